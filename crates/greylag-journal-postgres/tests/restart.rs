@@ -123,7 +123,7 @@ async fn besides(journal: &PostgresJournal, writer: &Writer, told: &mut Told) {
 }
 
 #[test]
-fn killed_under_load_it_loses_nothing_and_doubles_nothing() {
+fn kills_under_load_lose_and_duplicate_no_event() {
     with_server(async |mut server| {
         let journal = open(&server).await;
         let (acks, mut acknowledged) = watch::channel(0_u64);

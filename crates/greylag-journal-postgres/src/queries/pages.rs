@@ -8,8 +8,8 @@ use greylag_persistence::{
 };
 use tokio_postgres::Row;
 
-use crate::journal::Inner;
-use crate::rows::{self, Micros, Unreadable};
+use crate::backend::Backend;
+use crate::sql::rows::{self, Micros, Unreadable};
 
 const CENTURY_MICROS: i64 = 100 * 365 * 24 * 60 * 60 * 1_000_000;
 
@@ -25,7 +25,7 @@ pub(crate) fn unavailable(cause: StoreFailure) -> QueryError {
     QueryError::Read(ReadError::Unavailable(cause))
 }
 
-pub(crate) fn foreign() -> QueryError {
+pub(crate) fn foreign_offset() -> QueryError {
     QueryError::ForeignOffset { expected: OffsetKind::Timestamp, found: OffsetKind::Ordinal }
 }
 
@@ -37,25 +37,25 @@ impl Bounds {
                 let id = id.as_ref().map_or("", PersistenceId::as_str).to_owned();
                 (Micros::from(*timestamp), id, rows::number(*seq_nr))
             }
-            Cursor::Ordinal(_) => return Err(foreign()),
+            Cursor::Ordinal(_) => return Err(foreign_offset()),
         };
         let until = match query.until {
             None => Micros(i64::MAX),
             Some(Position::Timestamp(timestamp)) => Micros::from(timestamp),
-            Some(Position::Ordinal(_)) => return Err(foreign()),
+            Some(Position::Ordinal(_)) => return Err(foreign_offset()),
         };
         let behind = match query.visible {
             // Events ahead of the present are included, too: a clock that was set back leaves events there.
-            Visible::All => return Ok(Self { after, until, behind: -CENTURY_MICROS, limit: limit(query.limit) }),
+            Visible::All => return Ok(Self { after, until, behind: -CENTURY_MICROS, limit: rows_limit(query.limit) }),
             Visible::Settled => settled,
             Visible::Older(age) => age.max(settled),
         };
         let behind = i64::try_from(behind.as_micros()).unwrap_or(i64::MAX);
-        Ok(Self { after, until, behind, limit: limit(query.limit) })
+        Ok(Self { after, until, behind, limit: rows_limit(query.limit) })
     }
 }
 
-fn limit(limit: usize) -> i64 {
+fn rows_limit(limit: usize) -> i64 {
     i64::try_from(limit).unwrap_or(i64::MAX)
 }
 
@@ -81,19 +81,19 @@ pub(crate) fn page(
     Ok(page)
 }
 
-impl Inner {
+impl Backend {
     /// Ids in order, by a statement whose parameters are the id before, the limit, and the entity type.
     pub(crate) async fn ids(
         &self,
         statement: &'static str,
         entity_type: Option<&str>,
         after: Option<&PersistenceId>,
-        most: usize,
+        limit: usize,
     ) -> Result<Vec<PersistenceId>, ReadError> {
-        let (after, most) = (after.map_or("", PersistenceId::as_str), limit(most));
+        let (after, limit) = (after.map_or("", PersistenceId::as_str), rows_limit(limit));
         let found = self.query.call(self.settings.call_timeout, |session| async move {
             let statement = session.prepare(statement).await?;
-            session.client.query(&statement, &[&after, &most, &entity_type]).await
+            session.client.query(&statement, &[&after, &limit, &entity_type]).await
         });
         let found = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
         let unreadable = |Unreadable| ReadError::Unavailable(self.unreadable());
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_keep_away_from_the_present_as_asked() {
+    fn pages_hold_back_young_events_as_the_query_says() {
         let settled = Duration::from_millis(100);
         for (visible, micros) in [
             (Visible::Settled, 100_000),
@@ -135,7 +135,7 @@ mod tests {
             assert_eq!((bounds.behind, bounds.until), (micros, Micros(i64::MAX)));
         }
         let ordinal = Some(Position::Ordinal(3));
-        assert_eq!(Bounds::new(&query(Cursor::Start, ordinal, Visible::All), settled).err(), Some(foreign()));
+        assert_eq!(Bounds::new(&query(Cursor::Start, ordinal, Visible::All), settled).err(), Some(foreign_offset()));
         let cursor = Cursor::Row { timestamp: Timestamp::from_micros(7), id: None, seq_nr: SeqNr::ZERO };
         let bounds = Bounds::new(&query(cursor, None, Visible::All), settled).unwrap();
         assert_eq!(bounds.after.1, "");

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use greylag_persistence::{EventKind, StoredEvent};
 use tokio_postgres::types::ToSql;
 
-use crate::rows::{self, Uuid};
+use super::rows::{self, Uuid};
 
 /// Columns of the appends of one statement. A column of which every value is the default is sent as a null.
 pub(crate) struct Columns<'a> {
@@ -100,9 +100,9 @@ impl<'a> EventColumns<'a> {
         self.versions.push(rows::bits(event.schema_version));
         self.payloads.push(&event.payload);
         self.crcs.push(i64::from(event.crc32c));
-        push_seldom(&mut self.filtered, before, event.kind == EventKind::Filtered);
-        push_seldom(&mut self.metadata, before, rows::write_metadata(&event.metadata));
-        push_seldom(&mut self.tags, before, rows::join_tags(&event.tags));
+        push_sparse(&mut self.filtered, before, event.kind == EventKind::Filtered);
+        push_sparse(&mut self.metadata, before, rows::write_metadata(&event.metadata));
+        push_sparse(&mut self.tags, before, rows::join_tags(&event.tags));
     }
 
     fn add_to<'b>(&'b self, parameters: &mut Vec<&'b (dyn ToSql + Sync)>, shared: [&'b (dyn ToSql + Sync); 2]) {
@@ -115,9 +115,9 @@ impl<'a> EventColumns<'a> {
     }
 }
 
-/// Pushes onto a column that most statements do not need. The column is made at the first value that is not the
+/// Pushes onto a sparse column, which most statements do not need. The column is made at the first value that is not the
 /// default.
-fn push_seldom<T: Clone + Default + PartialEq>(column: &mut Option<Vec<T>>, before: usize, value: T) {
+fn push_sparse<T: Clone + Default + PartialEq>(column: &mut Option<Vec<T>>, before: usize, value: T) {
     if column.is_some() || value != T::default() {
         column.get_or_insert_with(|| vec![T::default(); before]).push(value);
     }
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_have_in_common_is_no_column() {
+    fn a_column_of_defaults_is_sent_as_null() {
         let appends = [append(1, 5, vec![event()]), append(2, 9, vec![event()])];
         let columns = Columns::of(&appends);
         assert_eq!((columns.places, columns.ids), (vec![0, 1], vec!["Test|1", "Test|2"]));
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_begins_with_whoever_has_something_there_and_goes_on_to_the_end() {
+    fn a_column_with_one_value_has_a_default_for_every_other_event() {
         let filtered = NewEvent { kind: EventKind::Filtered, payload: Bytes::new(), ..event() };
         let noted = NewEvent { metadata: [("by".to_owned(), Bytes::from_static(b"x"))].into(), ..event() };
         let tagged = NewEvent { tags: ["red".to_owned()].into(), ..event() };

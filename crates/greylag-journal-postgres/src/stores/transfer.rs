@@ -8,9 +8,10 @@ use greylag_persistence::{
 use tokio_postgres::types::ToSql;
 
 use crate::driver::pool::Failed;
-use crate::journal::{PostgresJournal, slice};
-use crate::rows::{self, Micros, Unreadable, Uuid};
-use crate::statements::{ALL_IDS, GET_STATE, IMPORT_EVENTS, IMPORT_SNAPSHOT, IMPORT_STATE, LAST_APPEND};
+use crate::sql::rows::{self, Micros, Unreadable, Uuid};
+use crate::sql::statements::{ALL_IDS, GET_STATE, IMPORT_EVENTS, IMPORT_SNAPSHOT, IMPORT_STATE, LAST_APPEND};
+
+use super::journal::PostgresJournal;
 
 type Value<'a> = &'a (dyn ToSql + Sync);
 
@@ -21,64 +22,64 @@ impl Export for PostgresJournal {
     }
 
     async fn ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError> {
-        let inner = self.inner();
+        let backend = self.backend();
         let (after, limit) = (after.map_or("", PersistenceId::as_str), i64::try_from(limit).unwrap_or(i64::MAX));
-        let found = inner.query.call(inner.settings.call_timeout, |session| async move {
+        let found = backend.query.call(backend.settings.call_timeout, |session| async move {
             let statement = session.prepare(ALL_IDS).await?;
             session.client.query(&statement, &[&after, &limit]).await
         });
         let found = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
         let ids = found.iter().map(rows::id).collect::<Result<_, _>>();
-        ids.map_err(|Unreadable| ReadError::Unavailable(inner.unreadable()))
+        ids.map_err(|Unreadable| ReadError::Unavailable(backend.unreadable()))
     }
 
     async fn last_append(&self, id: &PersistenceId) -> Result<Timestamp, ReadError> {
-        let (inner, text) = (self.inner(), id.as_str());
-        let found = inner.query.call(inner.settings.call_timeout, |session| async move {
+        let (backend, text) = (self.backend(), id.as_str());
+        let found = backend.query.call(backend.settings.call_timeout, |session| async move {
             let statement = session.prepare(LAST_APPEND).await?;
             session.client.query_opt(&statement, &[&text]).await
         });
         let found = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
         let Some(row) = found else { return Ok(Timestamp::default()) };
         let at = rows::column::<Micros>(&row, "last_event_at").map(Timestamp::from);
-        at.map_err(|Unreadable| ReadError::Unavailable(inner.unreadable()))
+        at.map_err(|Unreadable| ReadError::Unavailable(backend.unreadable()))
     }
 
     /// Ok for a journal of [`PostgresJournal::open_exclusive`], while its connection with the lock lives.
     async fn reserved(&self) -> Result<(), greylag_persistence::StoreFailure> {
-        let inner = self.inner();
-        inner.link.reserved().await.map_err(|cause| inner.failure(cause))
+        let backend = self.backend();
+        backend.link.reserved().await.map_err(|cause| backend.failure(cause))
     }
 }
 
 #[async_trait]
 impl Import for PostgresJournal {
     async fn import_events(&self, part: HistoryPart) -> Result<(), ImportError> {
-        let inner = self.inner();
-        let stored = self.head(&part.id).await.map_err(unread)?;
+        let backend = self.backend();
+        let stored = self.head(&part.id).await.map_err(read_failed)?;
         part.check(&stored)?;
         let (id, head) = (&part.id, &part.head);
-        let stored_now = self.store_part(&part, &stored).await.map_err(failed)?;
+        let stored_now = self.store_part(&part, &stored).await.map_err(call_failed)?;
         let deleted_to = head.deleted_to.min(stored.highest);
         if deleted_to > stored.deleted_to {
-            let _closed_meanwhile = inner.deleted.send((id.clone(), deleted_to));
+            backend.sweep_later(id, deleted_to);
         }
         if stored_now {
             return Ok(());
         }
         // An earlier try of this call may have stored the part.
-        let found = self.head(id).await.map_err(unread)?;
+        let found = self.head(id).await.map_err(read_failed)?;
         if found == *head { Ok(()) } else { Err(ImportError::NotAContinuation { stored: found }) }
     }
 
     async fn import_snapshot(&self, snapshot: Snapshot) -> Result<(), ImportError> {
-        let (inner, snapshot) = (self.inner(), &snapshot);
+        let (backend, snapshot) = (self.backend(), &snapshot);
         if !snapshot.is_intact() {
             let (id, seq_nr) = (snapshot.id.clone(), snapshot.seq_nr);
             return Err(ImportError::Corrupt(Corrupt { id, seq_nr, kind: CorruptKind::Checksum }));
         }
         let metadata = &rows::write_metadata(&snapshot.metadata);
-        let saved = inner.write.call(inner.settings.snapshot_timeout, |session| async move {
+        let saved = backend.write.call(backend.settings.snapshot_timeout, |session| async move {
             let statement = session.prepare(IMPORT_SNAPSHOT).await?;
             let values: [Value<'_>; 9] = [
                 &snapshot.id.as_str(),
@@ -93,21 +94,21 @@ impl Import for PostgresJournal {
             ];
             session.client.execute(&statement, &values).await
         });
-        saved.await.map(drop).map_err(failed)
+        saved.await.map(drop).map_err(call_failed)
     }
 
     async fn import_state(&self, state: StoredState) -> Result<(), ImportError> {
-        let (inner, state) = (self.inner(), &state);
+        let (backend, state) = (self.backend(), &state);
         // Checks the given state alone; the statement compares it with the stored one.
         state.replaces(&StateHead::default())?;
         let generation = state.generation.map_or(0, rows::generation);
         let value = state.value.as_ref();
-        let stored = inner.write.call(inner.settings.call_timeout, |session| async move {
+        let stored = backend.write.call(backend.settings.call_timeout, |session| async move {
             let statement = session.prepare(IMPORT_STATE).await?;
             let values: [Value<'_>; 13] = [
                 &state.id.as_str(),
                 &state.id.entity_type(),
-                &slice(&state.id),
+                &rows::slice(state.id.slice()),
                 &i64::try_from(state.revision.as_u64()).unwrap_or(i64::MAX),
                 &generation,
                 &Uuid(state.writer_uuid),
@@ -121,17 +122,17 @@ impl Import for PostgresJournal {
             ];
             session.client.query_opt(&statement, &values).await
         });
-        if stored.await.map_err(failed)?.is_some() {
+        if stored.await.map_err(call_failed)?.is_some() {
             return Ok(());
         }
         let text = state.id.as_str();
-        let found = inner.write.call(inner.settings.call_timeout, |session| async move {
+        let found = backend.write.call(backend.settings.call_timeout, |session| async move {
             let statement = session.prepare(GET_STATE).await?;
             session.client.query_opt(&statement, &[&text]).await
         });
-        let found = found.await.map_err(failed)?;
+        let found = found.await.map_err(call_failed)?;
         let stored = found.map_or(Ok(StateHead::default()), |row| rows::state_head(&row));
-        let stored = stored.map_err(|Unreadable| ImportError::Unavailable(inner.unreadable()))?;
+        let stored = stored.map_err(|Unreadable| ImportError::Unavailable(backend.unreadable()))?;
         state.replaces(&stored).map(drop)
     }
 }
@@ -139,7 +140,7 @@ impl Import for PostgresJournal {
 impl PostgresJournal {
     /// Stores a part; answers whether the stored head was still the one that the part was checked against.
     async fn store_part(&self, part: &HistoryPart, stored: &Head) -> Result<bool, Failed> {
-        let inner = self.inner();
+        let backend = self.backend();
         let HistoryPart { id, head, last_append, events } = part;
         let each = || events.iter();
         let seq_nrs: &Vec<i64> = &each().map(|event| rows::number(event.seq_nr)).collect();
@@ -157,12 +158,12 @@ impl PostgresJournal {
         // A history without appends gets the column's value for "never".
         let last = if *last_append == Timestamp::default() { Micros(i64::MIN) } else { (*last_append).into() };
         let generation = head.generation.map_or(0, rows::generation);
-        let done = inner.write.call(inner.settings.call_timeout, |session| async move {
+        let done = backend.write.call(backend.settings.call_timeout, |session| async move {
             let statement = session.prepare(IMPORT_EVENTS).await?;
             let values: [Value<'_>; 24] = [
                 &id.as_str(),
                 &id.entity_type(),
-                &slice(id),
+                &rows::slice(id.slice()),
                 &rows::epoch(head.epoch),
                 &Uuid(head.writer_uuid),
                 &generation,
@@ -195,13 +196,13 @@ fn is_filtered(event: &StoredEvent) -> bool {
     event.kind == greylag_persistence::EventKind::Filtered
 }
 
-fn unread(error: ReadError) -> ImportError {
+fn read_failed(error: ReadError) -> ImportError {
     match error {
         ReadError::Corrupt(corrupt) => ImportError::Corrupt(corrupt),
         ReadError::Unavailable(cause) => ImportError::Unavailable(cause),
     }
 }
 
-fn failed(failed: Failed) -> ImportError {
+fn call_failed(failed: Failed) -> ImportError {
     ImportError::Unavailable(failed.cause)
 }

@@ -5,18 +5,17 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use greylag_persistence::{
-    ChangesOf, CloseError, Corrupt, CorruptKind, EncodedValue, Health, Offset, OffsetKind, PersistenceId, QueryError,
-    ReadError, Revision, Scope, SeqNr, StateCaps, StateChange, StateHead, StateRejectReason, StateStore, StateWrite,
-    StateWriteError, StoreReturns, StoredState, Timestamp, Verdict,
+    ChangesOf, CloseError, EncodedValue, Health, Offset, OffsetKind, PersistenceId, QueryError, ReadError, Revision,
+    Scope, StateCaps, StateChange, StateHead, StateRejectReason, StateStore, StateWrite, StateWriteError, StoreReturns,
+    StoredState, Timestamp, Verdict,
 };
-use tokio_postgres::Row;
 
-use crate::changes::PostgresChanges;
+use crate::backend::Backend;
 use crate::clock;
 use crate::driver::pool::{Called, Failed};
-use crate::journal::{Inner, slice};
-use crate::rows::{self, Micros, Unreadable, Uuid};
-use crate::statements::{
+use crate::queries::PostgresChanges;
+use crate::sql::rows::{self, Micros, Unreadable, Uuid};
+use crate::sql::statements::{
     CLOCK_BEHIND, GET_STATE, INSERT_STATE, STATE_IDS, STATES_BY_SLICES, STATES_BY_TAG, UPDATE_STATE,
 };
 
@@ -29,17 +28,17 @@ const CAPS: StateCaps = StateCaps::full(Scope::Shared, OffsetKind::Timestamp);
 /// [`queries`](Self::queries), whose feed reads back; projections do so.
 #[derive(Debug, Clone)]
 pub struct PostgresStates {
-    inner: Arc<Inner>,
+    backend: Arc<Backend>,
 }
 
 impl PostgresStates {
-    pub(crate) fn new(inner: Arc<Inner>) -> Self {
-        Self { inner }
+    pub(crate) fn new(backend: Arc<Backend>) -> Self {
+        Self { backend }
     }
 
     /// The query side, for following changes.
     pub fn queries(&self) -> PostgresChanges {
-        PostgresChanges::new(self.inner.clone())
+        PostgresChanges::new(self.backend.clone())
     }
 
     async fn write(
@@ -61,33 +60,34 @@ impl PostgresStates {
         }
         // The stored head tells why this try was not stored, or that an earlier try was.
         let found = self.head(&write.id).await;
-        let current = found.map_err(|cause| {
-            StateWriteError::Unknown(
-                self.inner.failure(format!("not stored by this try; whether by an earlier: {cause}")),
-            )
-        })?;
+        let current =
+            found.map_err(|cause| {
+                StateWriteError::Unknown(self.backend.failure(format!(
+                    "not stored by this try; whether an earlier try stored it cannot be read: {cause}"
+                )))
+            })?;
         match current.judge(&write, row.crc32c) {
             Verdict::Repeat => Ok(()),
             // A later revision hides whether this write was stored.
             Verdict::Mismatch if maybe_done && current.revision > write.revision => {
-                let why = format!("an earlier try went unanswered, and revision {} is stored", current.revision);
-                Err(StateWriteError::Unknown(self.inner.failure(why)))
+                let why = format!("an earlier try was not answered, and revision {} is stored", current.revision);
+                Err(StateWriteError::Unknown(self.backend.failure(why)))
             }
             Verdict::Mismatch => Err(StateWriteError::RevisionMismatch { current }),
-            Verdict::Store => Err(self.not_stored_though_it_fits(&write.id, maybe_done, current).await),
+            Verdict::Store => Err(self.explain_unstored_match(&write.id, maybe_done, current).await),
         }
     }
 
     /// Explains a write that matches the stored head but was not stored: the clock is too far behind, or the row that
     /// was in the way is gone by now.
-    async fn not_stored_though_it_fits(
+    async fn explain_unstored_match(
         &self,
         id: &PersistenceId,
         maybe_done: bool,
         current: StateHead,
     ) -> StateWriteError {
-        let (text, limit) = (id.as_str(), self.inner.settings.max_clock_lag);
-        let found = self.inner.write.call(self.inner.settings.call_timeout, |session| async move {
+        let (text, limit) = (id.as_str(), self.backend.settings.max_clock_lag);
+        let found = self.backend.write.call(self.backend.settings.call_timeout, |session| async move {
             let statement = session.prepare(CLOCK_BEHIND).await?;
             session.client.query_one(&statement, &[&text]).await?.try_get::<_, i64>(0)
         });
@@ -98,14 +98,14 @@ impl PostgresStates {
         if behind <= limit {
             return StateWriteError::RevisionMismatch { current };
         }
-        self.inner.counters.clock.note(behind);
-        let cause = self.inner.failure(clock::too_far_behind(behind, limit));
+        self.backend.counters.clock.note(behind);
+        let cause = self.backend.failure(clock::too_far_behind(behind, limit));
         if maybe_done { StateWriteError::Unknown(cause) } else { StateWriteError::NotStored(cause) }
     }
 
     /// Runs the statement; answers whether it stored the row.
     async fn store(&self, write: &StateWrite, row: &StoredState) -> Result<Called<bool>, Failed> {
-        let (text, entity_type, slice) = (write.id.as_str(), write.id.entity_type(), slice(&write.id));
+        let (text, entity_type, slice) = (write.id.as_str(), write.id.entity_type(), rows::slice(write.id.slice()));
         let revision = number(write.revision);
         let (generation, uuid) = (write.generation.map(rows::generation), Uuid(write.writer_uuid));
         let value = row.value.as_ref();
@@ -115,7 +115,7 @@ impl PostgresStates {
         let payload = value.map(|value| &value.payload[..]);
         let (tag, crc32c) = (row.tag.as_deref(), row.crc32c.map(i64::from));
         let is_first = write.revision == Revision::FIRST;
-        let stored = self.inner.write.call_counting(self.inner.settings.call_timeout, |session| async move {
+        let stored = self.backend.write.call_counting(self.backend.settings.call_timeout, |session| async move {
             let client = &session.client;
             let stored = if is_first {
                 let statement = session.prepare(INSERT_STATE).await?;
@@ -160,7 +160,7 @@ impl PostgresStates {
 
     async fn head(&self, id: &PersistenceId) -> Result<StateHead, String> {
         let text = id.as_str();
-        let found = self.inner.write.call(self.inner.settings.call_timeout, |session| async move {
+        let found = self.backend.write.call(self.backend.settings.call_timeout, |session| async move {
             let statement = session.prepare(GET_STATE).await?;
             session.client.query_opt(&statement, &[&text]).await
         });
@@ -183,15 +183,6 @@ fn number(revision: Revision) -> i64 {
     i64::try_from(revision.as_u64()).unwrap_or(i64::MAX)
 }
 
-/// Decodes a row, and checks that it is whole.
-pub(crate) fn checked(id: &PersistenceId, row: &Row) -> Result<StoredState, ReadError> {
-    let revision = rows::column::<i64>(row, "revision").ok().and_then(|revision| u64::try_from(revision).ok());
-    let seq_nr = revision.map_or(SeqNr::ZERO, SeqNr::saturating);
-    let corrupt = |kind| ReadError::Corrupt(Corrupt { id: id.clone(), seq_nr, kind });
-    let state = rows::state(id, row).map_err(|Unreadable| corrupt(CorruptKind::Unreadable))?;
-    if state.is_intact() { Ok(state) } else { Err(corrupt(CorruptKind::Checksum)) }
-}
-
 #[async_trait]
 impl StateStore for PostgresStates {
     fn caps(&self) -> StateCaps {
@@ -199,13 +190,7 @@ impl StateStore for PostgresStates {
     }
 
     async fn get(&self, id: &PersistenceId) -> Result<StoredState, ReadError> {
-        let text = id.as_str();
-        let found = self.inner.replay.call(self.inner.settings.call_timeout, |session| async move {
-            let statement = session.prepare(GET_STATE).await?;
-            session.client.query_opt(&statement, &[&text]).await
-        });
-        let found = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
-        found.map_or_else(|| Ok(StoredState::absent(id.clone())), |row| checked(id, &row))
+        self.backend.state(id).await
     }
 
     async fn upsert(&self, write: StateWrite, value: EncodedValue, tag: Option<String>) -> Result<(), StateWriteError> {
@@ -218,12 +203,12 @@ impl StateStore for PostgresStates {
 
     async fn ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError> {
         let (after, limit) = (after.map_or("", PersistenceId::as_str), i64::try_from(limit).unwrap_or(i64::MAX));
-        let found = self.inner.query.call(self.inner.settings.call_timeout, |session| async move {
+        let found = self.backend.query.call(self.backend.settings.call_timeout, |session| async move {
             let statement = session.prepare(STATE_IDS).await?;
             session.client.query(&statement, &[&after, &limit]).await
         });
         let found = found.await.map_err(|failed| ReadError::Unavailable(failed.cause))?;
-        let unreadable = |Unreadable| ReadError::Unavailable(self.inner.unreadable());
+        let unreadable = |Unreadable| ReadError::Unavailable(self.backend.unreadable());
         found.iter().map(|row| rows::id(row).map_err(unreadable)).collect()
     }
 
@@ -240,9 +225,9 @@ impl StateStore for PostgresStates {
         // Changes at exactly this time that were seen already are read again, and dropped; the limit makes room for
         // them.
         let rows = i64::try_from(limit.saturating_add(seen.len())).unwrap_or(i64::MAX);
-        let behind = i64::try_from(self.inner.settings.behind_current_time.as_micros()).unwrap_or(i64::MAX);
+        let behind = i64::try_from(self.backend.settings.behind_current_time.as_micros()).unwrap_or(i64::MAX);
         let from = Micros::from(since);
-        let found = self.inner.query.call(self.inner.settings.call_timeout, |session| async move {
+        let found = self.backend.query.call(self.backend.settings.call_timeout, |session| async move {
             match of {
                 ChangesOf::Tag(tag) => {
                     let statement = session.prepare(STATES_BY_TAG).await?;
@@ -250,8 +235,7 @@ impl StateStore for PostgresStates {
                 }
                 ChangesOf::Slices { entity_type, slices } => {
                     let statement = session.prepare(STATES_BY_SLICES).await?;
-                    let slice = |slice: u16| i16::try_from(slice).unwrap_or(i16::MAX);
-                    let (first, last) = (slice(*slices.start()), slice(*slices.end()));
+                    let (first, last) = (rows::slice(*slices.start()), rows::slice(*slices.end()));
                     session.client.query(&statement, &[entity_type, &from, &behind, &rows, &first, &last]).await
                 }
             }
@@ -259,8 +243,8 @@ impl StateStore for PostgresStates {
         let found = found.await.map_err(|failed| unavailable(failed.cause))?;
         let (mut changes, mut at) = (Vec::new(), since);
         for row in &found {
-            let id = rows::id(row).map_err(|Unreadable| unavailable(self.inner.unreadable()))?;
-            let state = checked(&id, row).map_err(QueryError::Read)?;
+            let id = rows::id(row).map_err(|Unreadable| unavailable(self.backend.unreadable()))?;
+            let state = rows::intact_state(&id, row).map_err(QueryError::Read)?;
             let place = (id, state.revision.as_u64());
             if state.timestamp == since && seen.contains(&place) {
                 continue;
@@ -279,14 +263,14 @@ impl StateStore for PostgresStates {
     }
 
     fn health(&self) -> Health {
-        self.inner.health()
+        self.backend.health()
     }
 
     fn store_returns(&self) -> Option<&StoreReturns> {
-        Some(&self.inner.link.store_returns)
+        Some(self.backend.link.availability().store_returns())
     }
 
     async fn close(&self) -> Result<(), CloseError> {
-        self.inner.close().await
+        self.backend.close().await
     }
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use greylag_persistence::{BoxError, Envelope, HandleError, OffsetError, OwnedSlices, Processed, TransactionalHandler};
+use greylag_postgres::Failure;
 use tokio_postgres::{Client, Transaction};
 
-use crate::driver::link::Session;
-use crate::offsets::PostgresOffsets;
-use greylag_postgres::Failure;
+use crate::driver::session::Session;
+
+use super::offsets::PostgresOffsets;
 
 /// Writes rows for events, within a transaction that also saves the projection's offsets.
 #[async_trait]
@@ -79,8 +80,8 @@ impl<H: PostgresHandler> Transactional<H> {
         Self { offsets, handler, session: None }
     }
 
-    fn away(&self, cause: impl ToString) -> HandleError {
-        HandleError::Offsets(OffsetError::Unavailable(self.offsets.inner().failure(cause)))
+    fn unavailable(&self, cause: impl ToString) -> HandleError {
+        HandleError::Offsets(OffsetError::Unavailable(self.offsets.backend().failure(cause)))
     }
 
     /// The connection of the last group if it is usable, otherwise a new one.
@@ -88,7 +89,7 @@ impl<H: PostgresHandler> Transactional<H> {
         if let Some(session) = self.session.take().filter(|session| !session.client.is_closed()) {
             return Ok(session);
         }
-        self.offsets.inner().connect().await.map_err(|cause| self.away(cause))
+        self.offsets.backend().connect().await.map_err(|cause| self.unavailable(cause))
     }
 }
 
@@ -101,30 +102,30 @@ impl<H: PostgresHandler> TransactionalHandler for Transactional<H> {
         processed: &[Processed],
     ) -> Result<(), HandleError> {
         let mut session = self.session().await?;
-        let within = self.offsets.inner().settings.call_timeout;
+        let within = self.offsets.backend().settings.call_timeout;
         let client = &mut Arc::get_mut(&mut session).expect("no other reference to this connection exists").client;
-        let transaction = begin(client, within).await.map_err(|cause| self.away(cause))?;
+        let transaction = begin(client, within).await.map_err(|cause| self.unavailable(cause))?;
         if let Err(error) = self.handler.handle(&transaction, envelopes).await {
             // A lost connection or a conflict is not an error of the handler.
-            let is_away = transaction.client().is_closed() || may_pass(&error);
+            let is_unavailable = transaction.client().is_closed() || is_transient(&error);
             let rolled_back = tokio::time::timeout(within, transaction.rollback()).await;
             self.session = Some(session).filter(|_| matches!(rolled_back, Ok(Ok(()))));
-            let cause = told(&*error);
-            return Err(if is_away { self.away(cause) } else { HandleError::Handler(cause) });
+            let cause = with_causes(&*error);
+            return Err(if is_unavailable { self.unavailable(cause) } else { HandleError::Handler(cause) });
         }
         let saving = self.offsets.save_within(&transaction, owned, processed);
         match tokio::time::timeout(within, saving).await {
             Ok(Ok(())) => {}
             // The transaction is rolled back when the connection is dropped.
             Ok(Err(error)) => return Err(HandleError::Offsets(error)),
-            Err(_) => return Err(self.away(format!("offsets were not saved within {within:?}"))),
+            Err(_) => return Err(self.unavailable(format!("offsets were not saved within {within:?}"))),
         }
         match tokio::time::timeout(within, transaction.commit()).await {
             Ok(Ok(())) => {
                 self.session = Some(session);
                 Ok(())
             }
-            Ok(Err(error)) => Err(HandleError::Unknown(told(&error))),
+            Ok(Err(error)) => Err(HandleError::Unknown(with_causes(&error))),
             Err(_) => Err(HandleError::Unknown(format!("no answer to the commit within {within:?}"))),
         }
     }
@@ -133,11 +134,11 @@ impl<H: PostgresHandler> TransactionalHandler for Transactional<H> {
 /// Begins a transaction within a limit: the connection may have been idle for long, and its server be gone silently.
 async fn begin(client: &mut Client, within: Duration) -> Result<Transaction<'_>, String> {
     let begun = tokio::time::timeout(within, client.transaction()).await;
-    begun.map_err(|_| format!("no transaction was begun within {within:?}"))?.map_err(|error| told(&error))
+    begun.map_err(|_| format!("no transaction was begun within {within:?}"))?.map_err(|error| with_causes(&error))
 }
 
 /// Whether the handler failed by an error of the database that the next try may not meet.
-fn may_pass(error: &BoxError) -> bool {
+fn is_transient(error: &BoxError) -> bool {
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&**error);
     while let Some(error) = source {
         if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
@@ -150,7 +151,7 @@ fn may_pass(error: &BoxError) -> bool {
 }
 
 /// An error's text with all its causes.
-fn told(error: &(dyn std::error::Error + 'static)) -> String {
+fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

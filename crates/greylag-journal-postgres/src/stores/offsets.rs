@@ -12,11 +12,11 @@ use greylag_persistence::{
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Transaction};
 
+use crate::backend::Backend;
 use crate::driver::pool::Failed;
-use crate::journal::Inner;
-use crate::rows::{self, Micros, Unreadable};
 use crate::schema::quoted;
-use crate::statements::{CLAIM_SLICES, FORGET_OFFSETS, LOAD_OFFSETS, OWNERS, RESET_OFFSETS, SAVE_OFFSETS};
+use crate::sql::rows::{self, Micros, Unreadable};
+use crate::sql::statements::{CLAIM_SLICES, FORGET_OFFSETS, LOAD_OFFSETS, OWNERS, RESET_OFFSETS, SAVE_OFFSETS};
 use greylag_postgres::told;
 
 const CAPS: OffsetCaps = OffsetCaps { scope: Scope::Shared, kind: OffsetKind::Timestamp };
@@ -27,7 +27,7 @@ const CAPS: OffsetCaps = OffsetCaps { scope: Scope::Shared, kind: OffsetKind::Ti
 /// ([`PostgresOffsets::save_within`]): then each change counts exactly once.
 #[derive(Debug, Clone)]
 pub struct PostgresOffsets {
-    inner: Arc<Inner>,
+    backend: Arc<Backend>,
 }
 
 /// Slices and their owner epochs, as columns.
@@ -43,10 +43,6 @@ struct Columns<'a> {
     ids: Vec<&'a str>,
     numbers: Vec<i64>,
     times: Vec<Micros>,
-}
-
-fn slice(slice: u16) -> i16 {
-    i16::try_from(slice).unwrap_or(i16::MAX)
 }
 
 fn unavailable(failed: Failed) -> OffsetError {
@@ -65,7 +61,7 @@ fn time(position: Position) -> Result<Timestamp, OffsetError> {
 impl Fence {
     fn new<'a>(epochs: impl IntoIterator<Item = (&'a u16, &'a OwnerEpoch)>) -> Self {
         let epoch = |epoch: &OwnerEpoch| i64::try_from(epoch.as_u64()).unwrap_or(-1);
-        let (slices, epochs) = epochs.into_iter().map(|(number, owner)| (slice(*number), epoch(owner))).unzip();
+        let (slices, epochs) = epochs.into_iter().map(|(number, owner)| (rows::slice(*number), epoch(owner))).unzip();
         Self { slices, epochs }
     }
 
@@ -97,7 +93,7 @@ impl<'a> Columns<'a> {
         }
         let mut columns = Self::default();
         for (id, (seq_nr, at)) in newest {
-            columns.slices.push(slice(id.slice()));
+            columns.slices.push(rows::slice(id.slice()));
             columns.ids.push(id.as_str());
             columns.numbers.push(rows::number(seq_nr));
             columns.times.push(at.into());
@@ -107,12 +103,12 @@ impl<'a> Columns<'a> {
 }
 
 impl PostgresOffsets {
-    pub(crate) fn new(inner: Arc<Inner>) -> Self {
-        Self { inner }
+    pub(crate) fn new(backend: Arc<Backend>) -> Self {
+        Self { backend }
     }
 
-    pub(crate) fn inner(&self) -> &Inner {
-        &self.inner
+    pub(super) fn backend(&self) -> &Backend {
+        &self.backend
     }
 
     /// As [`OffsetStore::save`], in a transaction of the caller's own on the same database, under any search path: the
@@ -128,29 +124,29 @@ impl PostgresOffsets {
         processed: &[Processed],
     ) -> Result<(), OffsetError> {
         let (columns, fence) = (Columns::new(processed)?, Fence::of(owned, processed)?);
-        let failed = |error: tokio_postgres::Error| OffsetError::Unavailable(self.inner.failure(told(&error)));
+        let failed = |error: tokio_postgres::Error| OffsetError::Unavailable(self.backend.failure(told(&error)));
         let Columns { slices, ids, numbers, times } = &columns;
         let values: [&(dyn ToSql + Sync); 7] =
             [&owned.projection, &fence.slices, &fence.epochs, slices, ids, numbers, times];
-        let saved = transaction.query_one(&self.elsewhere(SAVE_OFFSETS), &values).await.map_err(failed)?;
+        let saved = transaction.query_one(&self.with_schema(SAVE_OFFSETS), &values).await.map_err(failed)?;
         if self.is_owned(&saved)? {
             return Ok(());
         }
-        let owners = transaction.query(&self.elsewhere(OWNERS), &[&owned.projection, &fence.slices]).await;
-        Err(self.stale(owned, &owners.map_err(failed)?, processed.iter().map(|processed| processed.id.slice())))
+        let owners = transaction.query(&self.with_schema(OWNERS), &[&owned.projection, &fence.slices]).await;
+        Err(self.stale_owner(owned, &owners.map_err(failed)?, processed.iter().map(|processed| processed.id.slice())))
     }
 
     /// The statement with the schema's name, for connections with another search path.
-    fn elsewhere(&self, sql: &str) -> String {
-        sql.replace("projection_o", &format!("{}.projection_o", quoted(&self.inner.settings.schema)))
+    fn with_schema(&self, sql: &str) -> String {
+        sql.replace("projection_o", &format!("{}.projection_o", quoted(&self.backend.settings.schema)))
     }
 
     fn is_owned(&self, row: &Row) -> Result<bool, OffsetError> {
-        rows::column(row, "ok").map_err(|Unreadable| OffsetError::Unavailable(self.inner.unreadable()))
+        rows::column(row, "ok").map_err(|Unreadable| OffsetError::Unavailable(self.backend.unreadable()))
     }
 
     /// Runs a statement that checks the fence; if the fence does not hold, answers which slice has another owner.
-    async fn fenced(
+    async fn run_fenced(
         &self,
         owned: &OwnedSlices,
         sql: &'static str,
@@ -162,34 +158,35 @@ impl PostgresOffsets {
             .into_iter()
             .chain(values.iter().copied())
             .collect();
-        let (within, all) = (self.inner.settings.call_timeout, &all);
-        let done = self.inner.query.call(within, |session| async move {
+        let (within, all) = (self.backend.settings.call_timeout, &all);
+        let done = self.backend.query.call(within, |session| async move {
             let statement = session.prepare(sql).await?;
             session.client.query_one(&statement, all).await
         });
         if self.is_owned(&done.await.map_err(unavailable)?)? {
             return Ok(());
         }
-        let owners = self.inner.query.call(within, |session| async move {
+        let owners = self.backend.query.call(within, |session| async move {
             let statement = session.prepare(OWNERS).await?;
             session.client.query(&statement, &[&owned.projection, &fence.slices]).await
         });
-        Err(self.stale(owned, &owners.await.map_err(unavailable)?, slices))
+        Err(self.stale_owner(owned, &owners.await.map_err(unavailable)?, slices))
     }
 
     /// The error for the first of these slices that has another owner now.
-    fn stale(&self, owned: &OwnedSlices, owners: &[Row], slices: impl Iterator<Item = u16>) -> OffsetError {
+    fn stale_owner(&self, owned: &OwnedSlices, owners: &[Row], slices: impl Iterator<Item = u16>) -> OffsetError {
         let owner =
             |row: &Row| Some((rows::column::<i16>(row, "slice").ok()?, rows::column::<i64>(row, "epoch").ok()?));
         let owners: BTreeMap<i16, i64> = owners.iter().filter_map(owner).collect();
-        let current = |number| OwnerEpoch::from_u64(owners.get(&slice(number)).map_or(0, |epoch| epoch.unsigned_abs()));
+        let current =
+            |number| OwnerEpoch::from_u64(owners.get(&rows::slice(number)).map_or(0, |epoch| epoch.unsigned_abs()));
         for slice in slices {
             let (own, current) = (owned.epochs.get(&slice).copied().unwrap_or_default(), current(slice));
             if own != current {
                 return OffsetError::StaleOwner { projection: owned.projection.clone(), slice, own, current };
             }
         }
-        OffsetError::Unavailable(self.inner.failure("the owners of the slices cannot be told apart; save again"))
+        OffsetError::Unavailable(self.backend.failure("the owners of the slices cannot be told apart; save again"))
     }
 }
 
@@ -204,7 +201,7 @@ impl OffsetStore for PostgresOffsets {
             return Err(OffsetError::InvalidName);
         }
         let (first, last) = (i32::from(*slices.start()), i32::from(*slices.end()));
-        let claimed = self.inner.query.call(self.inner.settings.call_timeout, |session| async move {
+        let claimed = self.backend.query.call(self.backend.settings.call_timeout, |session| async move {
             let statement = session.prepare(CLAIM_SLICES).await?;
             session.client.query(&statement, &[&projection, &first, &last]).await
         });
@@ -214,13 +211,13 @@ impl OffsetStore for PostgresOffsets {
             Ok((slice, OwnerEpoch::from_u64(epoch)))
         };
         let epochs = claimed.await.map_err(unavailable)?.iter().map(owner).collect::<Result<_, _>>();
-        let epochs = epochs.map_err(|Unreadable| OffsetError::Unavailable(self.inner.unreadable()))?;
+        let epochs = epochs.map_err(|Unreadable| OffsetError::Unavailable(self.backend.unreadable()))?;
         Ok(OwnedSlices { projection: projection.to_owned(), epochs })
     }
 
     async fn load(&self, projection: &str, slices: RangeInclusive<u16>) -> Result<Vec<Processed>, OffsetError> {
-        let (first, last) = (slice(*slices.start()), slice(*slices.end()));
-        let found = self.inner.query.call(self.inner.settings.call_timeout, |session| async move {
+        let (first, last) = (rows::slice(*slices.start()), rows::slice(*slices.end()));
+        let found = self.backend.query.call(self.backend.settings.call_timeout, |session| async move {
             let statement = session.prepare(LOAD_OFFSETS).await?;
             session.client.query(&statement, &[&projection, &first, &last]).await
         });
@@ -233,33 +230,33 @@ impl OffsetStore for PostgresOffsets {
 
     async fn save(&self, owned: &OwnedSlices, processed: &[Processed]) -> Result<(), OffsetError> {
         let (columns, fence) = (Columns::new(processed)?, Fence::of(owned, processed)?);
-        if self.inner.is_closed() {
-            return Err(OffsetError::Unavailable(self.inner.closed()));
+        if self.backend.is_closed() {
+            return Err(OffsetError::Unavailable(self.backend.closed()));
         }
         if processed.is_empty() {
             return Ok(());
         }
         let Columns { slices, ids, numbers, times } = &columns;
         let concerned = processed.iter().map(|processed| processed.id.slice());
-        self.fenced(owned, SAVE_OFFSETS, &fence, &[slices, ids, numbers, times], concerned).await
+        self.run_fenced(owned, SAVE_OFFSETS, &fence, &[slices, ids, numbers, times], concerned).await
     }
 
     async fn forget_before(&self, owned: &OwnedSlices, position: Position) -> Result<(), OffsetError> {
         let before = Micros::from(time(position)?);
         let slices = owned.epochs.keys().copied();
-        self.fenced(owned, FORGET_OFFSETS, &Fence::of_all(owned), &[&before], slices).await
+        self.run_fenced(owned, FORGET_OFFSETS, &Fence::of_all(owned), &[&before], slices).await
     }
 
     async fn reset(&self, owned: &OwnedSlices) -> Result<(), OffsetError> {
         let slices = owned.epochs.keys().copied();
-        self.fenced(owned, RESET_OFFSETS, &Fence::of_all(owned), &[], slices).await
+        self.run_fenced(owned, RESET_OFFSETS, &Fence::of_all(owned), &[], slices).await
     }
 
     fn health(&self) -> Health {
-        self.inner.health()
+        self.backend.health()
     }
 
     async fn close(&self) -> Result<(), CloseError> {
-        self.inner.close().await
+        self.backend.close().await
     }
 }

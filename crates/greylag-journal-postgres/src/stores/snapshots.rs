@@ -9,17 +9,17 @@ use greylag_persistence::{
     SnapshotCriteria, SnapshotError, SnapshotStore, StoreReturns, Timestamp,
 };
 
+use crate::backend::Backend;
 use crate::driver::pool::Failed;
-use crate::journal::Inner;
-use crate::rows::{self, Micros};
-use crate::statements::{DELETE_SNAPSHOTS, LOAD_SNAPSHOT, SAVE_SNAPSHOT};
+use crate::sql::rows::{self, Micros};
+use crate::sql::statements::{DELETE_SNAPSHOTS, LOAD_SNAPSHOT, SAVE_SNAPSHOT};
 
 const CAPS: SnapshotCaps = SnapshotCaps::full(Scope::Shared);
 
 /// The snapshots of a [`PostgresJournal`](crate::PostgresJournal), over the same connections.
 #[derive(Debug, Clone)]
 pub struct PostgresSnapshots {
-    inner: Arc<Inner>,
+    backend: Arc<Backend>,
 }
 
 fn unavailable(failed: Failed) -> SnapshotError {
@@ -33,8 +33,8 @@ fn bounds(criteria: SnapshotCriteria) -> (i64, i64, Micros, Micros) {
 }
 
 impl PostgresSnapshots {
-    pub(crate) fn new(inner: Arc<Inner>) -> Self {
-        Self { inner }
+    pub(crate) fn new(backend: Arc<Backend>) -> Self {
+        Self { backend }
     }
 }
 
@@ -46,7 +46,7 @@ impl SnapshotStore for PostgresSnapshots {
 
     async fn load(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<Option<Snapshot>, SnapshotError> {
         let (text, (from, to, since, until)) = (id.as_str(), bounds(criteria));
-        let found = self.inner.replay.call(self.inner.settings.snapshot_timeout, |session| async move {
+        let found = self.backend.replay.call(self.backend.settings.snapshot_timeout, |session| async move {
             let statement = session.prepare(LOAD_SNAPSHOT).await?;
             session.client.query_opt(&statement, &[&text, &from, &to, &since, &until]).await
         });
@@ -61,13 +61,13 @@ impl SnapshotStore for PostgresSnapshots {
     async fn save(&self, snapshot: NewSnapshot) -> Result<Timestamp, SnapshotError> {
         let (bytes, max) = (snapshot.payload.len(), CAPS.max_bytes);
         if bytes > max {
-            self.inner.counters.saved(bytes, Duration::ZERO, false);
+            self.backend.counters.saved(bytes, Duration::ZERO, false);
             return Err(SnapshotError::TooLarge { bytes, max });
         }
         let began_at = Instant::now();
         let stored = &snapshot.stored(Timestamp::default());
         let metadata = &rows::write_metadata(&stored.metadata);
-        let saved = self.inner.write.call(self.inner.settings.snapshot_timeout, |session| async move {
+        let saved = self.backend.write.call(self.backend.settings.snapshot_timeout, |session| async move {
             let statement = session.prepare(SAVE_SNAPSHOT).await?;
             session
                 .client
@@ -87,10 +87,10 @@ impl SnapshotStore for PostgresSnapshots {
                 .await
         });
         let saved = saved.await;
-        self.inner.counters.saved(bytes, began_at.elapsed(), saved.is_ok());
+        self.backend.counters.saved(bytes, began_at.elapsed(), saved.is_ok());
         let row = saved.map_err(unavailable)?;
         let taken_at = rows::column::<Micros>(&row, "taken_at");
-        taken_at.map(Timestamp::from).map_err(|_| SnapshotError::Unavailable(self.inner.unreadable()))
+        taken_at.map(Timestamp::from).map_err(|_| SnapshotError::Unavailable(self.backend.unreadable()))
     }
 
     async fn delete(&self, id: &PersistenceId, seq_nr: SeqNr) -> Result<(), SnapshotError> {
@@ -100,7 +100,7 @@ impl SnapshotStore for PostgresSnapshots {
 
     async fn delete_matching(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<(), SnapshotError> {
         let (text, (from, to, since, until)) = (id.as_str(), bounds(criteria));
-        let deleted = self.inner.write.call(self.inner.settings.snapshot_timeout, |session| async move {
+        let deleted = self.backend.write.call(self.backend.settings.snapshot_timeout, |session| async move {
             let statement = session.prepare(DELETE_SNAPSHOTS).await?;
             session.client.execute(&statement, &[&text, &from, &to, &since, &until]).await
         });
@@ -108,14 +108,14 @@ impl SnapshotStore for PostgresSnapshots {
     }
 
     fn health(&self) -> Health {
-        self.inner.health()
+        self.backend.health()
     }
 
     fn store_returns(&self) -> Option<&StoreReturns> {
-        Some(&self.inner.link.store_returns)
+        Some(self.backend.link.availability().store_returns())
     }
 
     async fn close(&self) -> Result<(), CloseError> {
-        self.inner.close().await
+        self.backend.close().await
     }
 }

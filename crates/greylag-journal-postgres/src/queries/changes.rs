@@ -10,33 +10,33 @@ use std::time::Duration;
 use async_trait::async_trait;
 use greylag_persistence::{
     Cursor, EventPage, EventQueries, EventsOf, FoundEvent, OffsetKind, Page, PageQuery, PersistenceId, Position,
-    QueryCaps, QueryError, ReadError, ReadRange, Scope, Shows, StateStore,
+    QueryCaps, QueryError, ReadError, ReadRange, Scope, Shows,
 };
 use tokio_postgres::Row;
 
-use crate::journal::Inner;
-use crate::pages::{self, Bounds, foreign, unavailable};
-use crate::rows::{self, Unreadable};
-use crate::statements::{
+use crate::backend::Backend;
+use crate::sql::rows::{self, Unreadable};
+use crate::sql::statements::{
     CHANGE_PLACES_BY_SLICES, CHANGE_PLACES_BY_TAG, CHANGES_BY_SLICES, CHANGES_BY_TAG, NEWEST_CHANGE, STATE_IDS_OF_TYPE,
 };
-use crate::states::{PostgresStates, checked};
 
-/// Queries over the changes of [`PostgresStates`], over the connections of a journal's queries.
+use super::pages::{self, Bounds, foreign_offset, unavailable};
+
+/// Queries over the changes of [`PostgresStates`](crate::PostgresStates), over the connections of a journal's queries.
 #[derive(Debug, Clone)]
 pub struct PostgresChanges {
-    inner: Arc<Inner>,
+    backend: Arc<Backend>,
 }
 
 impl PostgresChanges {
-    pub(crate) fn new(inner: Arc<Inner>) -> Self {
-        Self { inner }
+    pub(crate) fn new(backend: Arc<Backend>) -> Self {
+        Self { backend }
     }
 
     async fn rows(&self, query: &PageQuery) -> Result<Vec<Row>, QueryError> {
         let Bounds { after: (time, id, _), until, behind, limit } =
-            &Bounds::new(query, self.inner.settings.behind_current_time)?;
-        let found = self.inner.query.call(self.inner.settings.call_timeout, |session| async move {
+            &Bounds::new(query, self.backend.settings.behind_current_time)?;
+        let found = self.backend.query.call(self.backend.settings.call_timeout, |session| async move {
             match &query.of {
                 EventsOf::Tag(tag) => {
                     let sql = if query.load { CHANGES_BY_TAG } else { CHANGE_PLACES_BY_TAG };
@@ -46,8 +46,7 @@ impl PostgresChanges {
                 EventsOf::Slices { entity_type, slices } => {
                     let sql = if query.load { CHANGES_BY_SLICES } else { CHANGE_PLACES_BY_SLICES };
                     let statement = session.prepare(sql).await?;
-                    let slice = |slice: u16| i16::try_from(slice).unwrap_or(i16::MAX);
-                    let (first, last) = (slice(*slices.start()), slice(*slices.end()));
+                    let (first, last) = (rows::slice(*slices.start()), rows::slice(*slices.end()));
                     let values: [&(dyn tokio_postgres::types::ToSql + Sync); 8] =
                         [entity_type, time, id, until, behind, limit, &first, &last];
                     session.client.query(&statement, &values).await
@@ -59,19 +58,19 @@ impl PostgresChanges {
 
     fn found(&self, row: &Row, load: bool) -> Result<(Cursor, Option<FoundEvent>), QueryError> {
         let found = self.change(row, load)?;
-        let Position::Timestamp(timestamp) = found.position else { return Err(foreign()) };
+        let Position::Timestamp(timestamp) = found.position else { return Err(foreign_offset()) };
         let next = Cursor::Row { timestamp, id: Some(found.id.clone()), seq_nr: found.seq_nr };
         Ok((next, Some(found)))
     }
 
     fn change(&self, row: &Row, load: bool) -> Result<FoundEvent, QueryError> {
-        let unreadable = |Unreadable| unavailable(self.inner.unreadable());
+        let unreadable = |Unreadable| unavailable(self.backend.unreadable());
         if !load {
             let place = rows::processed(row).map_err(unreadable)?;
             return Ok(FoundEvent { id: place.id, seq_nr: place.seq_nr, position: place.position, event: None });
         }
         let id = rows::id(row).map_err(unreadable)?;
-        let record = checked(&id, row).map_err(QueryError::Read)?.into_record();
+        let record = rows::intact_state(&id, row).map_err(QueryError::Read)?.into_record();
         let position = Position::Timestamp(record.timestamp);
         Ok(FoundEvent { id, seq_nr: record.seq_nr, position, event: Some(record) })
     }
@@ -84,7 +83,7 @@ impl EventQueries for PostgresChanges {
     }
 
     fn settles_after(&self) -> Duration {
-        self.inner.settings.behind_current_time
+        self.backend.settings.behind_current_time
     }
 
     async fn persistence_ids(
@@ -93,11 +92,11 @@ impl EventQueries for PostgresChanges {
         after: Option<&PersistenceId>,
         limit: usize,
     ) -> Result<Vec<PersistenceId>, ReadError> {
-        self.inner.ids(STATE_IDS_OF_TYPE, entity_type, after, limit).await
+        self.backend.ids(STATE_IDS_OF_TYPE, entity_type, after, limit).await
     }
 
     async fn newest(&self) -> Result<Option<Position>, ReadError> {
-        self.inner.newest(NEWEST_CHANGE).await
+        self.backend.newest(NEWEST_CHANGE).await
     }
 
     async fn events(&self, query: &PageQuery) -> Result<EventPage, QueryError> {
@@ -105,7 +104,7 @@ impl EventQueries for PostgresChanges {
     }
 
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
-        let row = PostgresStates::new(self.inner.clone()).get(id).await?;
+        let row = self.backend.state(id).await?;
         Ok(row.into_page(range))
     }
 }

@@ -9,8 +9,9 @@ use std::error::Error;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use greylag_core::{CodecId, Generation};
 use greylag_persistence::{
-    Claim, EncodedValue, EventKind, Head, Metadata, PersistenceId, Position, Processed, Revision, SeqNr, Snapshot,
-    StateHead, StoredEvent, StoredState, Tags, Timestamp, WriterEpoch, WriterUuid,
+    Claim, Corrupt, CorruptKind, EncodedValue, EventKind, Head, Metadata, PersistenceId, Position, Processed,
+    ReadError, Revision, SeqNr, Snapshot, StateHead, StoredEvent, StoredState, Tags, Timestamp, WriterEpoch,
+    WriterUuid,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, accepts, to_sql_checked};
@@ -110,6 +111,11 @@ pub(crate) fn epoch(epoch: WriterEpoch) -> i64 {
     i64::try_from(epoch.as_u64()).unwrap_or(-1)
 }
 
+/// A slice as `smallint`; there are 1024.
+pub(crate) fn slice(slice: u16) -> i16 {
+    i16::try_from(slice).unwrap_or(i16::MAX)
+}
+
 pub(crate) fn generation(generation: Generation) -> i64 {
     i64::try_from(generation.as_u64()).unwrap_or(i64::MAX)
 }
@@ -188,8 +194,8 @@ pub(crate) fn state_head(row: &Row) -> Result<StateHead, Unreadable> {
     })
 }
 
-/// Decodes a row of `durable_state`; the caller checks whether it is intact.
-pub(crate) fn state(id: &PersistenceId, row: &Row) -> Result<StoredState, Unreadable> {
+/// Decodes a row of `durable_state`, without a check that it is intact.
+fn state(id: &PersistenceId, row: &Row) -> Result<StoredState, Unreadable> {
     let StateHead { revision, generation, writer_uuid, crc32c } = state_head(row)?;
     let payload: Option<&[u8]> = column(row, "payload")?;
     let value = payload.map(|payload| -> Result<EncodedValue, Unreadable> {
@@ -210,6 +216,15 @@ pub(crate) fn state(id: &PersistenceId, row: &Row) -> Result<StoredState, Unread
         tag: column(row, "tag")?,
         crc32c,
     })
+}
+
+/// Decodes a row of `durable_state`, and checks that it is intact.
+pub(crate) fn intact_state(id: &PersistenceId, row: &Row) -> Result<StoredState, ReadError> {
+    let revision = column::<i64>(row, "revision").ok().and_then(|revision| u64::try_from(revision).ok());
+    let seq_nr = revision.map_or(SeqNr::ZERO, SeqNr::saturating);
+    let corrupt = |kind| ReadError::Corrupt(Corrupt { id: id.clone(), seq_nr, kind });
+    let state = state(id, row).map_err(|Unreadable| corrupt(CorruptKind::Unreadable))?;
+    if state.is_intact() { Ok(state) } else { Err(corrupt(CorruptKind::Checksum)) }
 }
 
 /// A row of `projection_offset`.
@@ -273,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metadata_comes_back_or_is_refused() {
+    fn metadata_round_trips_and_cut_bytes_are_refused() {
         let metadata: Metadata =
             [("gl.delivery".to_owned(), Bytes::from_static(b"\0\xff")), (String::new(), Bytes::new())].into();
         let written = write_metadata(&metadata).unwrap();
@@ -286,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_times_keep_their_place() {
+    fn numbers_and_times_round_trip_within_their_columns() {
         for number in [0, 1, u32::MAX] {
             assert_eq!(from_bits(bits(number)), number);
         }
