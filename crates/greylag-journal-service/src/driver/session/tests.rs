@@ -208,7 +208,7 @@ async fn no_more_bytes_of_a_client_are_kept_than_may_be() {
 /// Rule persistence §4.4a (retry after a reconnect): once a client is back, no call of its old session is carried out
 /// any more. A late copy of a claim of slices would fence the owner that repeated it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_of_an_old_session_is_done_once_the_client_is_back() {
+async fn calls_of_an_old_session_are_not_executed_after_a_reconnect() {
     let gated = Gated::new();
     let (server, offsets) = serve(gated.clone(), ServerSettings { max_in_flight: 1, ..ServerSettings::test() }).await;
     let mut old = Raw::welcomed(&server, 1).await;
@@ -234,7 +234,7 @@ async fn nothing_of_an_old_session_is_done_once_the_client_is_back() {
 
 /// The same if the old session waits for a client that no longer reads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_old_session_that_nobody_reads_gives_way() {
+async fn a_new_session_replaces_an_old_one_that_is_not_read() {
     let gated = Gated::new();
     let (server, _) = serve(gated.clone(), ServerSettings { max_in_flight: 1, ..ServerSettings::test() }).await;
     let old = Raw::welcomed(&server, 1).await;
@@ -272,7 +272,7 @@ async fn another_version_of_the_protocol_is_refused_by_name() {
 
 /// An answer too large for a frame is replaced by an error that says so; the session and its other calls go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_is_too_large_is_said_to_be() {
+async fn an_oversized_answer_is_refused_by_name() {
     let gated = Gated::new();
     gated.answers.add_permits(1);
     let (server, _) = serve(gated, ServerSettings::test()).await;
@@ -341,7 +341,7 @@ const KEEP_ALIVE_ENDS: Duration = Duration::from_secs(8);
 
 /// Scenario persistence 72: a client that connects and does not say hello is cut off, whatever part it has sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_72_a_session_that_says_nothing_is_closed() {
+async fn scenario_72_a_session_without_a_hello_is_closed() {
     assert_eq!(ServerSettings::default().hello_timeout, Duration::from_secs(5));
     let settings = ServerSettings { hello_timeout: Duration::from_millis(200), ..ServerSettings::test() };
     let (server, _) = serve(Gated::new(), settings).await;
@@ -374,7 +374,7 @@ async fn scenario_72_a_session_that_says_nothing_is_closed() {
 
 /// Scenario persistence 72: the second half of a Hello completes it, which shows that the server waited for that half.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hello_that_comes_in_two_halves_is_one() {
+async fn a_hello_split_in_two_frames_is_accepted() {
     let settings = ServerSettings { hello_timeout: Duration::from_secs(3600), ..ServerSettings::test() };
     let (server, _) = serve(Gated::new(), settings).await;
     let [_, _, half] = silences();
@@ -385,7 +385,7 @@ async fn a_hello_that_comes_in_two_halves_is_one() {
 
 /// Scenario persistence 72: a stop does not wait for clients that have not said hello.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_72_a_stop_does_not_wait_for_those_that_say_nothing() {
+async fn scenario_72_a_stop_does_not_wait_for_sessions_without_a_hello() {
     let ever = Duration::from_secs(3600);
     let settings = ServerSettings { hello_timeout: ever, shutdown_timeout: ever, ..ServerSettings::test() };
     let (server, _) = serve(Gated::new(), settings).await;
@@ -402,7 +402,7 @@ async fn scenario_72_a_stop_does_not_wait_for_those_that_say_nothing() {
 /// Scenario persistence 72: a thousand clients that send nothing, or a part of a Hello, do not keep another from saying
 /// hello.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_72_a_thousand_that_say_nothing_leave_room_for_others() {
+async fn scenario_72_a_thousand_sessions_without_a_hello_leave_room_for_others() {
     let settings = ServerSettings { hello_timeout: Duration::from_secs(3600), ..ServerSettings::test() };
     let (server, _) = serve(Gated::new(), settings).await;
     let (silences, mut crowd) = (silences(), Vec::new());

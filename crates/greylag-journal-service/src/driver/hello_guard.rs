@@ -2,7 +2,7 @@
 //!
 //! A client that reaches the port may connect and send nothing, or half a message. Each connection costs a descriptor
 //! and a task, so its client has [`hello_timeout`](crate::ServerSettings::hello_timeout) from connecting on, and no
-//! more time once the service stops. A client that has said hello, or asked for a snapshot, is known from then on.
+//! more time once the service stops. A client that has said hello, or asked for a snapshot, is identified from then on.
 //!
 //! Source: persistence 72.
 
@@ -20,72 +20,72 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tonic::transport::server::Connected;
 
-use super::session::stopped;
+use super::stop::stopped;
 
-/// Whether the client of a connection is known. Sessions and calls set it.
+/// Whether the client of a connection is identified. Sessions and calls set it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Known(Arc<AtomicBool>);
+pub(super) struct Identified(Arc<AtomicBool>);
 
-impl Known {
-    /// Marks the client of the connection that this request came by as known.
-    pub(super) fn note(extensions: &tonic::Extensions) {
-        if let Some(Self(known)) = extensions.get::<Self>() {
-            known.store(true, Ordering::Relaxed);
+impl Identified {
+    /// Marks the client of the connection that this request came by as identified.
+    pub(super) fn mark(extensions: &tonic::Extensions) {
+        if let Some(Self(identified)) = extensions.get::<Self>() {
+            identified.store(true, Ordering::Relaxed);
         }
     }
 
-    fn is_known(&self) -> bool {
+    fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
 /// A connection with the time limit for its client; the module describes it.
-pub(super) struct Caller {
+pub(super) struct HelloGuard {
     connection: Accepted,
-    known: Known,
+    identified: Identified,
     /// Resolves when the time is over, with the error; `None` once the limit no longer applies.
-    cut_off: Option<BoxFuture<'static, io::Error>>,
+    expiry: Option<BoxFuture<'static, io::Error>>,
 }
 
-impl Caller {
-    pub(super) fn new(connection: Accepted, patience: Duration, stop: watch::Receiver<bool>) -> Self {
-        let cut_off = async move {
+impl HelloGuard {
+    pub(super) fn new(connection: Accepted, hello_timeout: Duration, stop: watch::Receiver<bool>) -> Self {
+        let expiry = async move {
             tokio::select! {
-                () = tokio::time::sleep(patience) => io::Error::new(io::ErrorKind::TimedOut, "no hello in time"),
+                () = tokio::time::sleep(hello_timeout) => io::Error::new(io::ErrorKind::TimedOut, "no hello within hello_timeout"),
                 () = stopped(stop) => io::Error::new(io::ErrorKind::ConnectionAborted, "the journal service is stopping"),
             }
         };
-        Self { connection, known: Known::default(), cut_off: Some(cut_off.boxed()) }
+        Self { connection, identified: Identified::default(), expiry: Some(expiry.boxed()) }
     }
 
-    fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
-        let Some(cut_off) = &mut self.cut_off else { return Poll::Pending };
-        let error = std::task::ready!(cut_off.as_mut().poll(cx));
-        self.cut_off = None;
-        if self.known.is_known() { Poll::Pending } else { Poll::Ready(error) }
-    }
-}
-
-impl Connected for Caller {
-    type ConnectInfo = Known;
-
-    fn connect_info(&self) -> Known {
-        self.known.clone()
+    fn poll_expiry(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        let Some(expiry) = &mut self.expiry else { return Poll::Pending };
+        let error = std::task::ready!(expiry.as_mut().poll(cx));
+        self.expiry = None;
+        if self.identified.is_set() { Poll::Pending } else { Poll::Ready(error) }
     }
 }
 
-impl AsyncRead for Caller {
+impl Connected for HelloGuard {
+    type ConnectInfo = Identified;
+
+    fn connect_info(&self) -> Identified {
+        self.identified.clone()
+    }
+}
+
+impl AsyncRead for HelloGuard {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         // Checked before reading: a client that sends bytes all the time but no hello gets no more time.
-        if let Poll::Ready(error) = self.poll_patience(cx) {
-            tracing::debug!(%error, "a caller of the journal service is cut off");
+        if let Poll::Ready(error) = self.poll_expiry(cx) {
+            tracing::debug!(%error, "a connection without a hello is closed");
             return Poll::Ready(Err(error));
         }
         Pin::new(&mut self.connection).poll_read(cx, into)
     }
 }
 
-impl AsyncWrite for Caller {
+impl AsyncWrite for HelloGuard {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.connection).poll_write(cx, bytes)
     }
