@@ -87,7 +87,7 @@ impl DurableState for Cell {
 
 /// persistence §9: the settings of entities start from those of the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn entities_start_from_what_the_config_file_of_their_node_says() {
+async fn entities_start_from_the_config_file_of_their_node() {
     let (stores, told) = (Stores::in_memory(), Told::default());
     let node = builder(&stores).start().await.expect("a cluster of one");
     assert_eq!(node.settings().sharding.max_concurrent_recoveries, 3);

@@ -27,7 +27,7 @@ pub enum StartError {
     /// The journal that the settings name could not be opened.
     #[cfg(feature = "persistence")]
     #[error("the journal did not open: {0}")]
-    Journal(#[from] crate::journals::JournalError),
+    Journal(#[from] super::journal::JournalError),
     /// The admin service could not be bound.
     #[cfg(feature = "management")]
     #[error(transparent)]
@@ -65,21 +65,21 @@ impl StartError {
     /// The start took longer than its limit. The error tells how far the node came, by its own knowledge.
     pub(crate) async fn timed_out(after: Duration, cluster: Option<&Cluster>) -> Self {
         let waited_for = match cluster {
-            Some(cluster) => described(&cluster.health().await),
-            None => "membership has not begun".to_owned(),
+            Some(cluster) => missing_condition(&cluster.health().await),
+            None => "membership has not started".to_owned(),
         };
         Self::TimedOut { after, waited_for }
     }
 }
 
 /// Why a node is not Up.
-fn described(health: &Health) -> String {
+fn missing_condition(health: &Health) -> String {
     let mut text = match health.status {
         Some(status) => format!("it is {status:?}"),
-        None => "no member has let it in".to_owned(),
+        None => "no member has accepted its join".to_owned(),
     };
     if let Some(held) = health.held_addresses.first() {
-        text += &format!(", and waits until {} is removed, which has its address", held.holder);
+        text += &format!(", and waits for the removal of {}, which has its address", held.holder);
     }
     if !health.unreachable.is_empty() {
         let unreachable: Vec<String> = health.unreachable.keys().map(ToString::to_string).collect();
@@ -98,13 +98,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_start_waited_for_is_named() {
+    fn a_timed_out_start_names_the_missing_condition() {
         let told = |change: fn(&mut Health)| {
             let mut health = Health { status: Some(MemberStatus::Joining), ..Health::default() };
             change(&mut health);
-            described(&health)
+            missing_condition(&health)
         };
-        assert_eq!(told(|health| health.status = None), "no member has let it in");
+        assert_eq!(told(|health| health.status = None), "no member has accepted its join");
         assert_eq!(told(|_| {}), "it is Joining");
         let unreachable = told(|health| drop(health.unreachable.insert("a:1#1".parse().unwrap(), [].into())));
         assert_eq!(unreachable, "it is Joining, and the leader waits for unreachable members: a:1#1");

@@ -1,4 +1,4 @@
-//! The node's store of leases: chosen by the settings among the stores that the node knows.
+//! Settings of the node's store of leases.
 //!
 //! Source: cluster S10, S16, P5.
 
@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use greylag_cluster::Leases;
 
-use crate::settings::NodeSettings;
-
 /// Makes the leases of the cluster with the given name.
 pub(crate) type MakeLeases = Box<dyn FnOnce(&str) -> Leases + Send>;
 
-const KEY: &str = "cluster.sbr.lease_majority.lease";
-const POSTGRES: &str = "postgres";
+/// The setting that names the store.
+pub(crate) const STORE_KEY: &str = "cluster.sbr.lease_majority.lease";
+/// Name of the store in PostgreSQL.
+pub(crate) const POSTGRES: &str = "postgres";
 
 /// The store for the leases of the resolver and of singletons.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -78,7 +78,7 @@ impl LeaseStoreSettings {
 
 impl PostgresLeaseSettings {
     #[cfg(feature = "lease-postgres")]
-    fn leases(&self) -> Result<MakeLeases, (String, String)> {
+    pub(crate) fn leases(&self) -> Result<MakeLeases, (String, String)> {
         use greylag_lease_postgres::{PostgresLeaseError, PostgresLeases};
 
         let refused = |key: &str, why: String| (format!("cluster.lease.postgres.{key}"), why);
@@ -98,38 +98,8 @@ impl PostgresLeaseSettings {
     }
 
     #[cfg(not(feature = "lease-postgres"))]
-    fn leases(&self) -> Result<MakeLeases, (String, String)> {
+    pub(crate) fn leases(&self) -> Result<MakeLeases, (String, String)> {
         let why = "\"postgres\": this program was built without the feature lease-postgres";
-        Err((KEY.to_owned(), why.to_owned()))
+        Err((STORE_KEY.to_owned(), why.to_owned()))
     }
-}
-
-/// Puts the named store, or the only one of the program, into the settings. A store that the settings have already
-/// stays. Returns the problems, as [`LeaseStoreSettings::problems`] does.
-pub(crate) fn choose(settings: &mut NodeSettings, own: Vec<(String, MakeLeases)>) -> Vec<(String, String)> {
-    if settings.cluster.leases.is_some() {
-        return Vec::new();
-    }
-    let names: Vec<String> = own.iter().map(|(name, _)| name.clone()).chain([POSTGRES.to_owned()]).collect();
-    let refused = |why: String| vec![(KEY.to_owned(), why)];
-    let make = match &settings.lease_store.name {
-        Some(name) => match own.into_iter().find(|(own, _)| own == name) {
-            Some((_, make)) => make,
-            None if name == POSTGRES => match settings.lease_store.postgres.leases() {
-                Ok(make) => make,
-                // Reported by `LeaseStoreSettings::problems`.
-                Err(_) => return Vec::new(),
-            },
-            None => return refused(format!("{name:?} is no store of leases; valid are {}", names.join(", "))),
-        },
-        None if own.len() > 1 => {
-            return refused(format!("the program has several stores of leases; name one of {}", names.join(", ")));
-        }
-        None => match own.into_iter().next() {
-            Some((_, make)) => make,
-            None => return Vec::new(),
-        },
-    };
-    settings.cluster.leases = Some(make(&settings.transport.cluster_name));
-    Vec::new()
 }

@@ -1,17 +1,13 @@
-//! Replicated data of a node, and the one replicator that holds it.
+//! The one replicator of a node, and its store for durable entries.
 //!
 //! Source: ddata §3, U4, U5.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use greylag_cluster::Cluster;
-use greylag_crdt::ReplicatedData;
-use greylag_ddata::{
-    KeyId, Lifecycle, Membership, Replicated, Replicator, ReplicatorSettings, RequestError, StartError, TypeTable,
-};
+use greylag_ddata::{Lifecycle, Membership, Replicator, ReplicatorSettings, RequestError, StartError, TypeTable};
 use greylag_transport::GrpcTransport;
 
-use crate::node::Node;
 use crate::settings::NodeSettings;
 
 /// The node's replicator, once it was asked for. Clones share it.
@@ -31,50 +27,9 @@ pub enum ReplicatedError {
 
 greylag_core::debug_is_sentence!(ReplicatedError);
 
-impl Node {
-    /// The entry with this id in the data that the nodes replicate; its value is a `T`. The first call starts the
-    /// node's replicator, with the settings `ddata.*`; call it on every node that should have a copy.
-    ///
-    /// ```
-    /// # use greylag::prelude::*;
-    /// # #[tokio::main]
-    /// # async fn main() -> greylag::Result {
-    /// # let node = Node::builder("poll").start().await?;
-    /// let votes = node.replicated::<PNCounter>("votes")?;
-    /// votes.update(|votes, cx| votes.increment(cx, 1)).await?; // local
-    /// votes.update(|votes, cx| votes.increment(cx, 1)).majority().await?; // on most nodes
-    /// assert_eq!(votes.get().majority().await?.value(), 2);
-    /// # node.shutdown().await
-    /// # }
-    /// ```
-    ///
-    /// A durable entry must have a type that the node knows before it loads the entry: a flag, a counter, a set, register
-    /// or map of texts, or the type of the first call. A program with durable entries of more types names all of them
-    /// before, by [`Node::replicator`]; otherwise the replicator stops at the next start (`ddata.durable.on_bad_record`).
-    ///
-    /// # Errors
-    /// [`ReplicatedError`].
-    pub fn replicated<T: ReplicatedData>(&self, id: impl Into<KeyId>) -> Result<Replicated<T>, ReplicatedError> {
-        // A replicator knows the type before it loads durable entries: it stops at an entry whose type it does not know.
-        Ok(self.replicator(TypeTable::new().with::<T>())?.replicated(id)?)
-    }
-
-    /// The node's replicator, with the settings `ddata.*`: the first call starts it, connected to this node's cluster,
-    /// and later calls return the same. When the node leaves, the replicator hands over the changes that no other
-    /// replicator has yet. `types` lists types that peers may send, or that durable entries have, before this node has
-    /// used them.
-    ///
-    /// # Errors
-    /// [`StartError`]: this node lacks a role of `ddata.roles`, or a replicator of that name was started by
-    /// [`Node::replicator_with`].
-    pub fn replicator(&self, types: TypeTable) -> Result<Replicator, StartError> {
-        self.replicator.get(&self.settings, &self.transport, &self.cluster, types)
-    }
-}
-
 impl NodeReplicator {
     /// The node's replicator, started if it does not run.
-    pub(crate) fn get(
+    pub(crate) fn get_or_start(
         &self,
         settings: &NodeSettings,
         transport: &Arc<GrpcTransport>,
@@ -105,7 +60,7 @@ pub(crate) fn start(
     let membership = Membership::from_cluster(cluster);
     #[cfg(feature = "ddata-sled")]
     if settings.durable.is_used() {
-        let store = crate::node::ddata_store(node, cluster.self_address().address(), &settings.name);
+        let store = ddata_store(node, cluster.self_address().address(), &settings.name);
         return Replicator::start_durable(settings, types, transport.clone(), membership, store);
     }
     #[cfg(not(feature = "ddata-sled"))]
@@ -127,8 +82,29 @@ pub(crate) fn find_workers(
         (replicator.clone(), settings.clone(), transport.clone(), cluster.clone());
     delivery.find_workers_by(move || {
         let own = cluster.self_address().clone();
-        let replicator = replicator.get(&settings, &transport, &cluster, TypeTable::new());
+        let replicator = replicator.get_or_start(&settings, &transport, &cluster, TypeTable::new());
         let replicator = replicator.map_err(|error| error.to_string())?;
         Ok(Arc::new(greylag_delivery::DdataWorkerDirectory::new(replicator, own)))
     });
+}
+
+/// The store for the durable entries of a replicator of the node at this address. Source: ddata U6.
+#[cfg(feature = "ddata-sled")]
+pub(crate) fn ddata_store(
+    settings: &NodeSettings,
+    address: &greylag_core::NodeAddress,
+    replicator: &str,
+) -> Arc<greylag_store_sled::DdataStore> {
+    use greylag_store_sled::{DdataStore, DdataStoreSettings};
+    let (place, transport) = (&settings.ddata_store, &settings.transport);
+    let path =
+        DdataStore::place(std::path::Path::new(""), &place.path, &transport.cluster_name, replicator, address.port());
+    let is_chosen = transport.canonical_port == 0 && transport.bind_port.unwrap_or(0) == 0;
+    if is_chosen && path != place.path {
+        tracing::warn!(path = %path.display(), "the directory of durable entries contains a port that the system chose, so a restart uses another directory; set transport.canonical_port, or end ddata.durable.path otherwise than in ddata");
+    }
+    let (cache_bytes, min_free_bytes) = (place.cache_bytes as u64, place.min_free_bytes);
+    let ballast_bytes = place.ballast_bytes;
+    let settings = DdataStoreSettings { cache_bytes, min_free_bytes, ballast_bytes, ..DdataStoreSettings::default() };
+    Arc::new(DdataStore::new(path, settings))
 }

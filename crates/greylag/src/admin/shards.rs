@@ -9,9 +9,9 @@ use greylag_sharding::inspection::{EntityCounts, Position, RegionEntities, Regio
 use greylag_sharding::{Inspector, Sharding};
 
 /// Time limit of a question that does not give one.
-const PATIENCE: Duration = Duration::from_secs(5);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time limit of a question.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Implements the admin service's view of a node's entity types.
 pub(crate) struct NodeShards(Sharding);
@@ -29,7 +29,7 @@ impl NodeShards {
 }
 
 /// Asks the inspector; answers at once if the entity type is unknown.
-fn with<T: Send + 'static, F: Future<Output = Result<T, ShardsError>> + Send + 'static>(
+fn with_inspector<T: Send + 'static, F: Future<Output = Result<T, ShardsError>> + Send + 'static>(
     inspector: Result<Inspector, ShardsError>,
     ask: impl FnOnce(Inspector) -> F,
 ) -> Answering<T> {
@@ -39,10 +39,10 @@ fn with<T: Send + 'static, F: Future<Output = Result<T, ShardsError>> + Send + '
     }
 }
 
-fn patience(timeout_ms: u32) -> Duration {
+fn timeout(timeout_ms: u32) -> Duration {
     match timeout_ms {
-        0 => PATIENCE,
-        timeout_ms => Duration::from_millis(timeout_ms.into()).min(LONGEST),
+        0 => DEFAULT_TIMEOUT,
+        timeout_ms => Duration::from_millis(timeout_ms.into()).min(MAX_TIMEOUT),
     }
 }
 
@@ -52,16 +52,16 @@ impl Shards for NodeShards {
     }
 
     fn regions(&self, request: v1::ShardRegionsRequest) -> Answering<v1::ShardRegionsReply> {
-        with(self.inspect(&request.entity_type), move |inspector| async move {
-            let found = inspector.current_regions(patience(request.timeout_ms)).await;
+        with_inspector(self.inspect(&request.entity_type), move |inspector| async move {
+            let found = inspector.current_regions(timeout(request.timeout_ms)).await;
             let regions = found.addresses.iter().map(ToString::to_string).collect();
             Ok(v1::ShardRegionsReply { regions, coordinator_missing: found.coordinator_missing })
         })
     }
 
     fn stats(&self, request: v1::ShardStatsRequest) -> Answering<v1::ShardStatsReply> {
-        with(self.inspect(&request.entity_type), move |inspector| async move {
-            let found = inspector.cluster_stats(patience(request.timeout_ms)).await;
+        with_inspector(self.inspect(&request.entity_type), move |inspector| async move {
+            let found = inspector.cluster_stats(timeout(request.timeout_ms)).await;
             Ok(v1::ShardStatsReply {
                 regions: found.regions.iter().map(|(region, stats)| region_stats(region, stats)).collect(),
                 failed_regions: found.failed_regions.iter().map(ToString::to_string).collect(),
@@ -72,24 +72,25 @@ impl Shards for NodeShards {
 
     fn entities(&self, request: v1::ShardEntitiesRequest) -> Answering<v1::ShardEntitiesReply> {
         let own = self.0.remoting().self_address().clone();
-        with(self.inspect(&request.entity_type), move |inspector| async move {
+        with_inspector(self.inspect(&request.entity_type), move |inspector| async move {
             let from = request.from.map(position).transpose()?;
-            let patience = patience(request.timeout_ms);
+            let limit = timeout(request.timeout_ms);
             let region = match request.region.as_str() {
                 "" => own,
-                named => region_at(&inspector, named, patience).await?,
+                named => region_at(&inspector, named, limit).await?,
             };
-            let found = inspector.entities_of(&region, from, patience).await;
+            let found = inspector.entities_of(&region, from, limit).await;
             let found = found.ok_or_else(|| ShardsError::Silent(region.to_string()))?;
             Ok(entities(&region, found))
         })
     }
 
     fn location(&self, request: v1::EntityLocationRequest) -> Answering<v1::EntityLocationReply> {
-        with(self.inspect(&request.entity_type), move |inspector| async move {
+        with_inspector(self.inspect(&request.entity_type), move |inspector| async move {
             let found = inspector.entity_location(&request.entity);
-            let found = found
-                .map_err(|reason| ShardsError::Nonsense(format!("{:?} is no entity id: {reason}", request.entity)))?;
+            let found = found.map_err(|reason| {
+                ShardsError::Nonsense(format!("{:?} is not an entity id: {reason}", request.entity))
+            })?;
             let region = found.region.map(|region| region.node.to_string()).unwrap_or_default();
             Ok(v1::EntityLocationReply { shard: found.shard.to_string(), region })
         })
@@ -97,13 +98,13 @@ impl Shards for NodeShards {
 }
 
 /// The region of the type at an address, or of one incarnation there.
-async fn region_at(inspector: &Inspector, named: &str, patience: Duration) -> Result<UniqueAddress, ShardsError> {
+async fn region_at(inspector: &Inspector, named: &str, limit: Duration) -> Result<UniqueAddress, ShardsError> {
     let nonsense = |error: greylag_core::InvalidAddress| ShardsError::Nonsense(error.to_string());
     if named.contains('#') {
         return named.parse().map_err(nonsense);
     }
     let address: NodeAddress = named.parse().map_err(nonsense)?;
-    let regions = inspector.current_regions(patience).await.addresses;
+    let regions = inspector.current_regions(limit).await.addresses;
     // Of two incarnations the later one is alive.
     let found = regions.into_iter().rfind(|region| *region.address() == address);
     found.ok_or_else(|| ShardsError::NoRegion(named.to_owned()))
@@ -111,7 +112,7 @@ async fn region_at(inspector: &Inspector, named: &str, patience: Duration) -> Re
 
 fn position(position: v1::EntityPosition) -> Result<Position, ShardsError> {
     let v1::EntityPosition { shard, after } = position;
-    let invalid = |what: &str, text: &str| ShardsError::Nonsense(format!("{text:?} is no {what} id"));
+    let invalid = |what: &str, text: &str| ShardsError::Nonsense(format!("{text:?} is not a valid {what} id"));
     let id = |after: String| EntityId::new(after.as_str()).map_err(|_| invalid("entity", &after));
     let after = Some(after).filter(|after| !after.is_empty()).map(id).transpose()?;
     let shard = ShardId::new(shard.as_str()).map_err(|_| invalid("shard", &shard))?;

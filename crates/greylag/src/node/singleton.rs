@@ -23,11 +23,12 @@ use greylag_cluster::{
 };
 use greylag_core::Codec;
 
-use crate::node::Node;
-use crate::{Error, Result};
+use crate::error::{Error, Result};
+
+use super::handle::Node;
 
 /// First and longest wait before a failed instance is made again, unless the builder sets others.
-const RESTART: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const DEFAULT_RESTART: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// The behaviour of a singleton's instance.
 ///
@@ -95,7 +96,7 @@ impl Node {
     ) -> StartSingleton<I::Message> {
         let factory = Arc::new(factory);
         StartSingleton::new(self, name.into(), move |name, restart| {
-            Singleton::new(name, move |cx, mailbox| live(factory.clone(), cx, mailbox, restart))
+            Singleton::new(name, move |cx, mailbox| run_with_restarts(factory.clone(), cx, mailbox, restart))
         })
     }
 
@@ -133,7 +134,7 @@ impl<M: Send + 'static> StartSingleton<M> {
             settings: node.settings().singleton.clone(),
             codec: None,
             mailbox_capacity: None,
-            restart: RESTART,
+            restart: DEFAULT_RESTART,
         }
     }
 
@@ -196,7 +197,7 @@ impl<M: Send + 'static> fmt::Debug for StartSingleton<M> {
 }
 
 /// Runs one instance after the other, until one ends without a failure or the singleton must end on this node.
-async fn live<I, F>(
+async fn run_with_restarts<I, F>(
     factory: Arc<F>,
     cx: SingletonContext,
     mut mailbox: Mailbox<I::Message>,
@@ -209,11 +210,11 @@ async fn live<I, F>(
     let mut wait = first;
     loop {
         let began = Instant::now();
-        let Err(error) = live_once(&*factory, cx.clone(), &mut mailbox).await else { return };
+        let Err(error) = run_once(&*factory, cx.clone(), &mut mailbox).await else { return };
         if began.elapsed() > longest {
             wait = first;
         }
-        tracing::error!(singleton = cx.name, ?error, again_in = ?wait, "the instance of a singleton failed");
+        tracing::error!(singleton = cx.name, ?error, restart_in = ?wait, "the instance of a singleton failed");
         if !wait_to_restart(&mut stop, wait).await {
             return;
         }
@@ -230,21 +231,22 @@ async fn wait_to_restart(stop: &mut StopToken, wait: Duration) -> bool {
 }
 
 /// Makes and runs one instance. A panic of the user's code counts as a failure.
-async fn live_once<I, F>(factory: &F, cx: SingletonContext, mailbox: &mut Mailbox<I::Message>) -> Result
+async fn run_once<I, F>(factory: &F, cx: SingletonContext, mailbox: &mut Mailbox<I::Message>) -> Result
 where
     I: SingletonInstance,
     F: Fn(SingletonContext) -> Result<I> + Send + Sync + 'static,
 {
-    let mut instance = catch_unwind(AssertUnwindSafe(|| factory(cx))).unwrap_or_else(|panic| Err(panicked(&*panic)))?;
+    let mut instance =
+        catch_unwind(AssertUnwindSafe(|| factory(cx))).unwrap_or_else(|panic| Err(panic_error(&*panic)))?;
     let mut run = pin!(instance.run(mailbox));
     poll_fn(|task| match catch_unwind(AssertUnwindSafe(|| run.as_mut().poll(task))) {
         Ok(outcome) => outcome,
-        Err(panic) => Poll::Ready(Err(panicked(&*panic))),
+        Err(panic) => Poll::Ready(Err(panic_error(&*panic))),
     })
     .await
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> Error {
+fn panic_error(panic: &(dyn Any + Send)) -> Error {
     let words = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Error::new(format!("it panicked: {}", words.unwrap_or("without words")))
+    Error::new(format!("the instance panicked: {}", words.unwrap_or("without a message")))
 }

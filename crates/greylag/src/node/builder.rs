@@ -8,12 +8,14 @@ use greylag_core::{Codec, InvalidAddress, NodeAddress, Registry, RegistryError};
 use greylag_transport::{GrpcTransport, Remoting, TransportSettings};
 
 use crate::config::{Config, ConfigProblems, Origin, Problem, ReadSettings};
-use crate::leases::{self, MakeLeases};
-use crate::node::{LastHandle, Node};
-use crate::settings::NodeSettings;
-use crate::start_error::StartError;
+use crate::settings::{MakeLeases, NodeSettings};
 
-type Change = Box<dyn FnOnce(&mut NodeSettings) + Send>;
+use super::handle::{Node, ShutdownOnDrop};
+use super::leases;
+use super::start_error::StartError;
+
+/// A change of the settings by the program.
+type SettingsChange = Box<dyn FnOnce(&mut NodeSettings) + Send>;
 
 /// A node that does not run yet.
 ///
@@ -25,12 +27,12 @@ type Change = Box<dyn FnOnce(&mut NodeSettings) + Send>;
 pub struct NodeBuilder {
     config: Config,
     /// Changes that the program asked for, in order.
-    changes: Vec<Change>,
+    changes: Vec<SettingsChange>,
     seeds: Option<Vec<Result<NodeAddress, InvalidAddress>>>,
     discovery: Option<Arc<dyn Discovery>>,
     joins: bool,
     start_timeout: Option<Duration>,
-    stores_of_leases: Vec<(String, MakeLeases)>,
+    lease_stores: Vec<(String, MakeLeases)>,
     #[cfg(feature = "persistence")]
     stores: Option<greylag_persistence::Stores>,
     /// Codecs, in the order given.
@@ -56,7 +58,7 @@ impl NodeBuilder {
             discovery: None,
             joins: true,
             start_timeout: None,
-            stores_of_leases: Vec::new(),
+            lease_stores: Vec::new(),
             #[cfg(feature = "persistence")]
             stores: None,
             codecs: Vec::new(),
@@ -104,7 +106,7 @@ impl NodeBuilder {
     /// A store of leases of the program's own, named `name`. The resolver and singletons use it if
     /// `cluster.sbr.lease_majority.lease` names it, or if the setting names none and this is the only store.
     pub fn lease_provider(mut self, name: impl Into<String>, provider: impl LeaseProvider) -> Self {
-        self.stores_of_leases.push((name.into(), Box::new(|cluster| Leases::new(cluster, provider))));
+        self.lease_stores.push((name.into(), Box::new(|cluster| Leases::new(cluster, provider))));
         self
     }
 
@@ -181,23 +183,23 @@ impl NodeBuilder {
     /// # Errors
     /// [`StartError`] says which part failed and why; everything started before is closed.
     pub async fn start(self) -> Result<Node, StartError> {
-        let is_told_nothing = self.config.is_empty() && self.seeds.is_none() && self.discovery.is_none();
+        let is_unconfigured = self.config.is_empty() && self.seeds.is_none() && self.discovery.is_none();
         let mut read: ReadSettings = self.config.read()?;
         read.warnings().iter().for_each(|warning| tracing::warn!("{warning}"));
         for change in self.changes {
             change(&mut read.settings);
         }
-        if is_told_nothing {
+        if is_unconfigured {
             stay_on_loopback(&mut read.settings);
         }
         if let Some(seeds) = self.seeds {
             read.settings.cluster.seed_nodes = seeds.into_iter().collect::<Result<Vec<_>, _>>()?;
         }
         if let Some(timeout) = self.start_timeout {
-            let until_let_in = &mut read.settings.cluster.shutdown_after_unsuccessful_join_seed_nodes;
-            *until_let_in = Some(until_let_in.unwrap_or(timeout).min(timeout * 9 / 10));
+            let join_limit = &mut read.settings.cluster.shutdown_after_unsuccessful_join_seed_nodes;
+            *join_limit = Some(join_limit.unwrap_or(timeout).min(timeout * 9 / 10));
         }
-        let without_store = leases::choose(&mut read.settings, self.stores_of_leases);
+        let without_store = leases::choose_store(&mut read.settings, self.lease_stores);
         read.check_with(without_store)?;
         let discovery = discovery(self.discovery, &read.settings)?;
         // One small runtime carries the control lanes and membership (cluster C7).
@@ -209,24 +211,24 @@ impl NodeBuilder {
         }
         let transport = GrpcTransport::bind_closed(settings.transport.clone(), registry).await?;
         // Dropped with this future, so that an abandoned start ends the node.
-        let last = std::sync::OnceLock::<Arc<LastHandle>>::new();
+        let begun = std::sync::OnceLock::<Arc<ShutdownOnDrop>>::new();
         let started = async {
             let remoting: Arc<dyn Remoting> = transport.clone();
             let cluster = Cluster::start_on(transport.control_runtime(), settings.cluster.clone(), remoting).await?;
-            let handle = Arc::new(LastHandle {
+            let shutdown_on_drop = Arc::new(ShutdownOnDrop {
                 cluster: cluster.clone(),
                 transport: transport.clone(),
                 runtime: tokio::runtime::Handle::current(),
             });
-            last.set(handle.clone()).ok();
+            begun.set(shutdown_on_drop.clone()).ok();
             #[cfg(feature = "ddata")]
             greylag_ddata::expect_replicators(&*transport);
             // Nodes with the same seeds may have called already; their messages find their recipients from here on.
             transport.open();
             #[cfg(feature = "management")]
-            let management = manage(&settings, &cluster, &transport).await?;
+            let admin = start_admin_service(&settings, &cluster, &transport).await?;
             #[cfg(feature = "persistence")]
-            let (stores, journal) = journal(&settings, &cluster, self.stores).await?;
+            let (stores, journal) = open_stores(&settings, &cluster, self.stores).await?;
             #[cfg(feature = "sharding")]
             let sharding = {
                 let defaults = settings.sharding.clone();
@@ -234,11 +236,13 @@ impl NodeBuilder {
                 #[cfg(feature = "ddata-sled")]
                 let sharding = {
                     let (settings, address) = (settings.clone(), cluster.self_address().address().clone());
-                    sharding.durable_store(move |replicator| crate::node::ddata_store(&settings, &address, replicator))
+                    sharding.durable_store(move |replicator| {
+                        super::replicator::ddata_store(&settings, &address, replicator)
+                    })
                 };
                 #[cfg(feature = "management")]
-                if let Some(managed) = &management {
-                    managed.shards.show(Arc::new(crate::shards::NodeShards::new(sharding.clone())));
+                if let Some(admin) = &admin {
+                    admin.shards.show(Arc::new(crate::admin::NodeShards::new(sharding.clone())));
                 }
                 sharding
             };
@@ -247,9 +251,9 @@ impl NodeBuilder {
             let delivery = greylag_delivery::NodeDelivery::of(&sharding, settings.delivery.clone())
                 .expect("the settings of the node were checked");
             #[cfg(feature = "ddata")]
-            let replicator = crate::replicated::NodeReplicator::default();
+            let replicator = super::replicator::NodeReplicator::default();
             #[cfg(all(feature = "delivery", feature = "ddata"))]
-            crate::replicated::find_workers(&delivery, &replicator, &settings, &transport, &cluster);
+            super::replicator::find_workers(&delivery, &replicator, &settings, &transport, &cluster);
             #[cfg(feature = "delivery")]
             {
                 let delivery = delivery.clone();
@@ -261,8 +265,8 @@ impl NodeBuilder {
                 });
             }
             #[cfg(all(feature = "delivery", feature = "management"))]
-            if let Some(managed) = &management {
-                managed.delivery.show(Arc::new(crate::deliveries::NodeDeliveries::new(delivery.clone())));
+            if let Some(admin) = &admin {
+                admin.delivery.show(Arc::new(crate::admin::NodeDeliveries::new(delivery.clone())));
             }
             #[cfg(feature = "sharding")]
             for set_up in self.entities {
@@ -277,11 +281,11 @@ impl NodeBuilder {
                 settings: settings.clone(),
                 transport: transport.clone(),
                 cluster,
-                _last: handle,
+                _shutdown_on_drop: shutdown_on_drop,
                 #[cfg(feature = "persistence")]
                 journal,
                 #[cfg(feature = "management")]
-                management: management.map(|managed| managed.address),
+                management: admin.map(|admin| admin.address),
                 #[cfg(feature = "sharding")]
                 sharding,
                 #[cfg(feature = "delivery")]
@@ -294,18 +298,39 @@ impl NodeBuilder {
             None => started.await,
             Some(timeout) => match tokio::time::timeout(timeout, started).await {
                 Ok(outcome) => outcome,
-                Err(_) => Err(StartError::timed_out(timeout, last.get().map(|last| &last.cluster)).await),
+                Err(_) => Err(StartError::timed_out(timeout, begun.get().map(|begun| &begun.cluster)).await),
             },
         };
         if outcome.is_err() {
-            if let Some(last) = last.get() {
+            if let Some(begun) = begun.get() {
                 // The phases of the shutdown end everything that was started.
-                last.cluster.begin_shutdown(ShutdownReason::Stopped);
-                last.cluster.terminated().await;
+                begun.cluster.begin_shutdown(ShutdownReason::Stopped);
+                begun.cluster.terminated().await;
             }
             transport.shutdown().await;
         }
         outcome
+    }
+}
+
+impl Node {
+    /// A builder for a node of the cluster with this name.
+    pub fn builder(cluster_name: impl Into<String>) -> NodeBuilder {
+        let cluster_name = cluster_name.into();
+        NodeBuilder::new(Config::new()).configure(move |settings| settings.transport.cluster_name = cluster_name)
+    }
+
+    /// A builder for a node whose settings, including its cluster's name, are in a file or the environment.
+    ///
+    /// ```no_run
+    /// # use greylag::{Config, Node};
+    /// # async fn start() -> Result<(), greylag::StartError> {
+    /// let node = Node::from_config(Config::new().file("greylag.toml").environment()).start().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn from_config(config: Config) -> NodeBuilder {
+        NodeBuilder::new(config)
     }
 }
 
@@ -356,11 +381,11 @@ fn discovery(
             .collect();
         return if problems.is_empty() { Ok(program) } else { Err(ConfigProblems(problems).into()) };
     }
-    by_dns(settings)
+    dns_discovery(settings)
 }
 
 #[cfg(feature = "discovery-dns")]
-fn by_dns(settings: &NodeSettings) -> Result<Option<Arc<dyn Discovery>>, StartError> {
+fn dns_discovery(settings: &NodeSettings) -> Result<Option<Arc<dyn Discovery>>, StartError> {
     use greylag_discovery_dns::DnsDiscovery;
 
     use crate::settings::DiscoveryMethod;
@@ -384,31 +409,30 @@ fn by_dns(settings: &NodeSettings) -> Result<Option<Arc<dyn Discovery>>, StartEr
 /// Never called with discovery by DNS: the settings refuse it without the feature.
 #[cfg(not(feature = "discovery-dns"))]
 #[expect(clippy::unnecessary_wraps, reason = "the same signature with and without the feature")]
-fn by_dns(_: &NodeSettings) -> Result<Option<Arc<dyn Discovery>>, StartError> {
+fn dns_discovery(_: &NodeSettings) -> Result<Option<Arc<dyn Discovery>>, StartError> {
     Ok(None)
 }
 
 /// The stores of entities: the program's, or those of the journal that the settings name.
 #[cfg(feature = "persistence")]
-async fn journal(
+async fn open_stores(
     settings: &NodeSettings,
     cluster: &Cluster,
     own: Option<greylag_persistence::Stores>,
-) -> Result<(Option<greylag_persistence::Stores>, Option<crate::journals::NodeJournal>), crate::journals::JournalError>
-{
+) -> Result<(Option<greylag_persistence::Stores>, Option<super::journal::NodeJournal>), super::journal::JournalError> {
     if let Some(own) = own {
-        return Ok((Some(host(settings, cluster, own)), None));
+        return Ok((Some(attach_stores(settings, cluster, own)), None));
     }
-    let Some(mut journal) = crate::journals::open(settings).await? else { return Ok((None, None)) };
+    let Some(mut journal) = super::journal::open(settings).await? else { return Ok((None, None)) };
     // The journal's own stores get the same settings, for programs that spawn entities on them without sharding.
-    journal.stores = host(settings, cluster, journal.stores);
+    journal.stores = attach_stores(settings, cluster, journal.stores);
     Ok((Some(journal.stores.clone()), Some(journal)))
 }
 
 /// Makes stores a part of the node: entities start from the node's settings, a store that is down makes the node not
 /// ready, and the node closes the stores when it ends. Source: persistence §4.1, §9, §10.15.
 #[cfg(feature = "persistence")]
-fn host(
+fn attach_stores(
     settings: &NodeSettings,
     cluster: &Cluster,
     stores: greylag_persistence::Stores,
@@ -436,7 +460,7 @@ fn host(
         Box::pin(async move {
             let failed = closed.close().await.err().unwrap_or_default();
             for (store, error) in &failed {
-                tracing::error!(%store, %error, "a store did not close cleanly");
+                tracing::error!(%store, %error, "closing a store failed");
             }
             failed.is_empty()
         })
@@ -446,7 +470,7 @@ fn host(
 
 /// The parts of a running admin service that the start of its node needs.
 #[cfg(feature = "management")]
-struct Managed {
+struct AdminService {
     address: std::net::SocketAddr,
     #[cfg(feature = "sharding")]
     shards: greylag_management::Shown<dyn greylag_management::Shards>,
@@ -456,15 +480,15 @@ struct Managed {
 
 /// Starts the admin service before the node joins, so that a node that cannot join can be asked why.
 #[cfg(feature = "management")]
-async fn manage(
+async fn start_admin_service(
     settings: &NodeSettings,
     cluster: &Cluster,
     transport: &Arc<GrpcTransport>,
-) -> Result<Option<Managed>, greylag_management::StartError> {
+) -> Result<Option<AdminService>, greylag_management::StartError> {
     use greylag_management::ManagementServer;
 
     let service = ManagementServer::start(settings.management.clone(), cluster.clone(), transport.clone()).await?;
-    let managed = service.as_ref().map(|service| Managed {
+    let admin = service.as_ref().map(|service| AdminService {
         address: service.local_address(),
         #[cfg(feature = "sharding")]
         shards: service.shards().clone(),
@@ -480,7 +504,7 @@ async fn manage(
             })
         });
     }
-    Ok(managed)
+    Ok(admin)
 }
 
 impl std::fmt::Debug for NodeBuilder {
