@@ -66,7 +66,7 @@ async fn a_node_is_read_only_unless_allowed_and_names_the_setting() {
 
 /// cluster M36: the health of a node that has not joined, and of one that has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_exits_with_0_only_if_nothing_is_amiss() {
+async fn health_exits_with_0_only_if_all_is_well() {
     let node = Node::writable().await;
     let ill = node.run(&["health", "--json"]).await;
     assert_eq!(code(&ill), 5, "{}", said(&ill));
@@ -108,7 +108,7 @@ async fn a_running_node_joins_when_told_to() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leave_waits_until_the_member_is_gone_whichever_node_is_asked() {
+async fn leave_waits_for_the_removal_on_every_node_asked() {
     let (one, two) = Node::pair().await;
     // The leaving node itself is asked: its end is the answer.
     let left = json(&two.run(&["leave", &two.address(), "--wait", "--json"]).await);
@@ -149,7 +149,7 @@ async fn prepare_for_shutdown_waits_until_every_member_is_ready() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watch_begins_with_the_members_and_tells_a_line_an_event() {
+async fn watch_lists_the_members_then_one_event_a_line() {
     let (one, late) = (Node::writable().await, Node::writable().await);
     one.cluster.join_self().await.unwrap();
     let once = json(&one.run(&["watch", "--json", "--events", "1"]).await);
@@ -183,7 +183,7 @@ async fn watch_begins_with_the_members_and_tells_a_line_an_event() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_goes_wrong_is_told_apart_by_the_exit_code() {
+async fn each_kind_of_failure_has_its_exit_code() {
     // The port is bound and closed again, so no process listens there.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let unreachable = greylag(&closed, &["members"]).await;
@@ -250,7 +250,7 @@ async fn a_connection_that_is_lost_is_told_from_a_node_that_ended() {
 
 /// In `greylag members | head -1` the closed output is no failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_has_gone_is_no_failure() {
+async fn a_closed_standard_output_is_no_failure() {
     let node = Node::writable().await;
     let mut command = common::program();
     command.args(["watch", "--address", &node.admin()]).stdout(std::process::Stdio::piped());

@@ -9,7 +9,7 @@ use greylag::prelude::*;
 use greylag_management::ManagementSettings;
 
 const PAYMENT: EntityKey<u64> = EntityKey::new("Payment");
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 struct Payment;
 
@@ -48,7 +48,7 @@ async fn producers_and_consumers_are_shown() {
     for cents in 1..=3 {
         payments.send_confirmed("order-1", cents).await.unwrap();
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     let shown = loop {
         let shown = json(&greylag(&admin, &["delivery", "--json"]).await);
         // The producer shows its state as of its last action.
@@ -74,7 +74,7 @@ async fn producers_and_consumers_are_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_without_either_says_so() {
+async fn a_node_without_producers_and_consumers_says_so() {
     let node = node(false).await;
     let admin = node.management_address().expect("it is on").to_string();
     let empty = greylag(&admin, &["delivery"]).await;

@@ -123,7 +123,7 @@ async fn a_store_and_an_id_are_inspected_and_events_are_printed() {
 
 /// Each failure names the store, leaves it as it was, and has advice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_done_is_told_by_exit_code_and_words() {
+async fn failures_have_an_exit_code_and_a_message() {
     let directory = tempfile::tempdir().unwrap();
     fill(directory.path()).await;
     let (store, missing) = (url(directory.path()), url(&directory.path().join("missing")));

@@ -15,11 +15,11 @@ use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 async fn journal(arguments: &[&str]) -> Output {
     let output = program().arg("journal").args(arguments).output();
-    tokio::time::timeout(PATIENCE, output).await.expect("it ends").expect("it starts")
+    tokio::time::timeout(TIME_LIMIT, output).await.expect("it ends").expect("it starts")
 }
 
 /// A program that serves a directory, with its address.
@@ -34,7 +34,7 @@ impl Service {
         command.args(["journal", "serve", "--listen", "127.0.0.1:0", "--json", "--dir"]).arg(directory).args(more);
         let mut program = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
         let mut lines = BufReader::new(program.stdout.take().unwrap()).lines();
-        let line = tokio::time::timeout(PATIENCE, lines.next_line()).await.expect("it begins").unwrap().unwrap();
+        let line = tokio::time::timeout(TIME_LIMIT, lines.next_line()).await.expect("it begins").unwrap().unwrap();
         let serving: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(serving["store"], format!("sled:{}", directory.display()));
         Self { program, address: serving["address"].as_str().unwrap().to_owned() }
@@ -43,7 +43,7 @@ impl Service {
     async fn signal(&mut self, signal: &str) -> Option<i32> {
         let pid = self.program.id().expect("it runs").to_string();
         assert!(Command::new("kill").args([signal, &pid]).status().await.unwrap().success());
-        tokio::time::timeout(PATIENCE, self.program.wait()).await.expect("it ends").unwrap().code()
+        tokio::time::timeout(TIME_LIMIT, self.program.wait()).await.expect("it ends").unwrap().code()
     }
 }
 
@@ -73,7 +73,7 @@ async fn append(client: &JournalClient, name: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_directory_is_served_until_the_program_is_told_to_end() {
+async fn a_directory_is_served_until_a_signal_ends_the_program() {
     let directory = tempfile::tempdir().unwrap();
     for (number, signal) in [(1, "-TERM"), (2, "-INT")] {
         let mut service = Service::start(directory.path(), &[]).await;
@@ -97,7 +97,7 @@ async fn a_directory_is_served_until_the_program_is_told_to_end() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_that_others_can_reach_needs_a_choice() {
+async fn a_non_loopback_address_needs_a_choice_of_encryption() {
     let directory = tempfile::tempdir().unwrap();
     let dir = path(directory.path());
     let open = journal(&["serve", "--dir", dir, "--listen", "0.0.0.0:0"]).await;

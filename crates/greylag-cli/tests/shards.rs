@@ -10,7 +10,7 @@ use greylag::prelude::*;
 use greylag_management::ManagementSettings;
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 const CART: EntityKey<Add> = EntityKey::new("Cart");
 
 #[derive(Serialize, Deserialize)]
@@ -51,7 +51,7 @@ fn admin(node: &Node) -> String {
 
 /// Repeats a command until its answer satisfies `is_right`.
 async fn json_at_last(node: &Node, arguments: &[&str], is_right: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     loop {
         let answer = json(&greylag(&admin(node), arguments).await);
         if is_right(&answer) {
@@ -73,7 +73,7 @@ async fn regions_shards_and_entities_are_shown_from_any_node() {
     assert_eq!(named, both.iter().map(String::as_str).collect(), "{regions}");
     assert_eq!(regions["coordinator_missing"], false);
     for id in 0..40 {
-        one.entity_ref(CART, id.to_string()).ask(Add).timeout(PATIENCE).await.unwrap();
+        one.entity_ref(CART, id.to_string()).ask(Add).timeout(TIME_LIMIT).await.unwrap();
     }
     assert_eq!(json(&greylag(&admin(&one), &["shards", "types", "--json"]).await)["entity_types"][0], "Cart");
 
@@ -129,7 +129,7 @@ fn all_ids(page: &Value) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_shown_says_why() {
+async fn failures_to_show_say_why() {
     let one = node(None).await;
     for (arguments, exit, wanted) in [
         (&["stats", "Order"][..], 1, r#"entity type "Order" is not set up on this node; these are: ["Cart"]"#),

@@ -56,7 +56,7 @@ async fn a_caller_of_the_same_authority_is_let_in() {
 
 /// Cluster T40: if caller and service do not trust each other, nothing is changed or shown, and the error has advice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_ends_that_do_not_trust_each_other_are_told_apart() {
+async fn errors_of_trust_name_the_side_that_refuses() {
     let (authority, foreign) = (Authority::new(), Authority::new());
     let node = node(settings(&authority.sign("node", &[HOST]))).await;
     let (operator, stranger) = (authority.sign("operator", &["o"]), foreign.sign("stranger", &["s"]));
@@ -106,7 +106,7 @@ async fn the_certificate_must_be_for_the_host_that_is_called() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn options_that_make_no_sense_name_what_is_missing() {
+async fn contradictory_options_name_the_missing_one() {
     let authority = Authority::new();
     let files = authority.sign("operator", &["o"]);
     let (ca, cert, key) = (path(&files.ca), path(&files.cert), path(&files.key));
@@ -127,7 +127,7 @@ async fn options_that_make_no_sense_name_what_is_missing() {
 
 /// Cluster T40: `management.tls_mutual` and `management.tls_peer_subject`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_caller_has_to_show_can_be_chosen() {
+async fn the_certificate_asked_of_callers_is_configurable() {
     let authority = Authority::new();
     let open = node(TlsSettings { mutual: false, ..settings(&authority.sign("open", &[HOST])) }).await;
     let operator = authority.sign("operator", &["shop.example"]);
@@ -193,7 +193,7 @@ async fn a_certificate_is_replaced_on_disk_without_a_restart() {
 
 /// A caller that begins a handshake and never ends it keeps neither other callers out, nor the service from ending.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_callers_keep_nobody_out() {
+async fn silent_callers_block_no_other_caller() {
     let authority = Authority::new();
     let node = node(settings(&authority.sign("node", &[HOST]))).await;
     let operator = authority.sign("operator", &["o"]);
@@ -210,7 +210,7 @@ async fn silent_callers_keep_nobody_out() {
 
 /// Cluster T40: plain text on an address that others can reach needs a setting that says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_that_others_reach_wants_a_choice() {
+async fn a_non_loopback_address_needs_a_choice_of_encryption() {
     let authority = Authority::new();
     let files = authority.sign("node", &[HOST]);
     let node = Node::writable().await;
