@@ -7,18 +7,18 @@ use greylag_persistence::{
     PersistenceId, SeqNr, Signal, Tags, Tracked, TrackerSnapshot,
 };
 
-use super::diary::{Diary, Line, NUMBERS, Order, State, Wish};
+use super::action_log::{ActionLog, LoggedAction, NUMBERS, Order, OrderKind, State};
 use super::text::{Text, Words, number};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(super) enum EntryKind {
     Note,
     Send,
     Confirm(u64),
     Open,
     Close,
     /// Cannot be encoded.
-    Mute,
+    Unencodable,
     /// Has more tags than any store takes.
     Overtagged,
 }
@@ -29,7 +29,7 @@ pub(super) struct Entry {
     pub(super) number: u64,
     /// The number of the entry before; 0 for the first.
     pub(super) after: u64,
-    pub(super) what: What,
+    pub(super) what: EntryKind,
 }
 
 impl Text for Entry {
@@ -37,13 +37,13 @@ impl Text for Entry {
 
     fn write(&self) -> Option<String> {
         let what = match self.what {
-            What::Note => "note".to_owned(),
-            What::Send => "send".to_owned(),
-            What::Confirm(delivery) => format!("confirm {delivery}"),
-            What::Open => "open".to_owned(),
-            What::Close => "close".to_owned(),
-            What::Overtagged => "overtagged".to_owned(),
-            What::Mute => return None,
+            EntryKind::Note => "note".to_owned(),
+            EntryKind::Send => "send".to_owned(),
+            EntryKind::Confirm(delivery) => format!("confirm {delivery}"),
+            EntryKind::Open => "open".to_owned(),
+            EntryKind::Close => "close".to_owned(),
+            EntryKind::Overtagged => "overtagged".to_owned(),
+            EntryKind::Unencodable => return None,
         };
         Some(format!("{} {} {what}", self.number, self.after))
     }
@@ -51,12 +51,12 @@ impl Text for Entry {
     fn read(words: &mut dyn Iterator<Item = &str>) -> Option<Self> {
         let (own, after) = (number(words)?, number(words)?);
         let what = match words.next()? {
-            "note" => What::Note,
-            "send" => What::Send,
-            "confirm" => What::Confirm(number(words)?),
-            "open" => What::Open,
-            "close" => What::Close,
-            "overtagged" => What::Overtagged,
+            "note" => EntryKind::Note,
+            "send" => EntryKind::Send,
+            "confirm" => EntryKind::Confirm(number(words)?),
+            "open" => EntryKind::Open,
+            "close" => EntryKind::Close,
+            "overtagged" => EntryKind::Overtagged,
             _ => return None,
         };
         Some(Self { number: own, after, what })
@@ -64,20 +64,20 @@ impl Text for Entry {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Pages {
+pub(super) struct EventEntries {
     pub(super) numbers: Vec<u64>,
     pub(super) is_closed: bool,
     /// Delivers numbers of entries.
     pub(super) tracker: DeliveryTracker<(), u64>,
 }
 
-impl Pages {
+impl EventEntries {
     pub(super) fn last(&self) -> u64 {
         self.numbers.last().copied().unwrap_or(0)
     }
 }
 
-impl Text for Pages {
+impl Text for EventEntries {
     const MANIFEST: &'static str = "pages";
 
     fn write(&self) -> Option<String> {
@@ -101,10 +101,10 @@ impl Text for Pages {
 }
 
 /// The behaviour of the entity.
-pub(super) struct Book {
+pub(super) struct EventEntity {
     pub(super) id: PersistenceId,
     pub(super) settings: EventSourcedSettings,
-    pub(super) diary: Diary,
+    pub(super) action_log: ActionLog,
     pub(super) rollback: bool,
     /// With an omission: deliveries leave when they are recorded, not when they are stored.
     pub(super) sends_early: bool,
@@ -112,10 +112,10 @@ pub(super) struct Book {
     pub(super) snapshot: Option<SeqNr>,
 }
 
-impl Book {
-    fn write(state: &Pages, first: u64, whats: &[What]) -> Effect<Self> {
+impl EventEntity {
+    fn write(state: &EventEntries, first: u64, whats: &[EntryKind]) -> Effect<Self> {
         let mut after = state.last();
-        let entry = |(number, what): (u64, &What)| {
+        let entry = |(number, what): (u64, &EntryKind)| {
             let entry = Entry { number, after, what: *what };
             after = number;
             entry
@@ -124,80 +124,80 @@ impl Book {
     }
 }
 
-impl EventSourced for Book {
+impl EventSourced for EventEntity {
     type Command = Order;
     type Event = Entry;
-    type State = Pages;
+    type State = EventEntries;
 
     fn settings(&self, _: &EventSourcedSettings) -> EventSourcedSettings {
         self.settings.clone()
     }
 
-    fn on_command(&mut self, cx: &mut Ctx<'_, Self::Command>, state: &Pages, order: Order) -> Effect<Self> {
-        let aside = order.wish == Wish::Gated && state.is_closed;
-        self.diary.write(Line::Handled { number: order.number, aside });
-        if aside {
+    fn on_command(&mut self, cx: &mut Ctx<'_, Self::Command>, state: &EventEntries, order: Order) -> Effect<Self> {
+        let is_stashed = order.kind == OrderKind::Gated && state.is_closed;
+        self.action_log.write(LoggedAction::Handled { number: order.number, is_stashed });
+        if is_stashed {
             return Effect::stash(order);
         }
-        let Order { number, wish, to } = order;
-        let count = |state: &Pages| state.numbers.len() as u64;
-        let write = |whats: &[What]| Self::write(state, number * NUMBERS, whats);
-        match wish {
-            Wish::Write(entries) => write(&vec![What::Note; entries as usize]).then_reply(to, count),
-            Wish::Gated => write(&[What::Note]).then_reply(to, count),
-            Wish::Send if state.tracker.has_room(1) => write(&[What::Send]).then_reply(to, count),
-            Wish::Send => Effect::reply(to, count(state)),
-            Wish::Confirm(delivery) if state.tracker.get(DeliveryId::new(delivery)).is_none() => {
+        let Order { number, kind, to } = order;
+        let count = |state: &EventEntries| state.numbers.len() as u64;
+        let write = |whats: &[EntryKind]| Self::write(state, number * NUMBERS, whats);
+        match kind {
+            OrderKind::Write(entries) => write(&vec![EntryKind::Note; entries as usize]).then_reply(to, count),
+            OrderKind::Gated => write(&[EntryKind::Note]).then_reply(to, count),
+            OrderKind::Send if state.tracker.has_room(1) => write(&[EntryKind::Send]).then_reply(to, count),
+            OrderKind::Send => Effect::reply(to, count(state)),
+            OrderKind::Confirm(delivery) if state.tracker.get(DeliveryId::new(delivery)).is_none() => {
                 Effect::reply(to, count(state))
             }
-            Wish::Confirm(delivery) => write(&[What::Confirm(delivery)]).then_reply(to, count),
-            Wish::Open => {
-                let diary = self.diary.clone();
-                let unstashes = move |_: &Pages| diary.write(Line::Unstashes);
-                write(&[What::Open]).then_run(unstashes).then_unstash_all().then_reply(to, count)
+            OrderKind::Confirm(delivery) => write(&[EntryKind::Confirm(delivery)]).then_reply(to, count),
+            OrderKind::Open => {
+                let action_log = self.action_log.clone();
+                let unstashes = move |_: &EventEntries| action_log.write(LoggedAction::Unstashes);
+                write(&[EntryKind::Open]).then_run(unstashes).then_unstash_all().then_reply(to, count)
             }
-            Wish::Close => write(&[What::Close]).then_reply(to, count),
-            Wish::Look => Effect::reply(to, count(state)),
-            Wish::LookOwned => Effect::<Self>::none().when_owned().then_reply(to, count),
-            Wish::Last => write(&[What::Note]).then_stop().then_reply(to, count),
-            Wish::Clear => {
+            OrderKind::Close => write(&[EntryKind::Close]).then_reply(to, count),
+            OrderKind::Read => Effect::reply(to, count(state)),
+            OrderKind::ReadOwned => Effect::<Self>::none().when_owned().then_reply(to, count),
+            OrderKind::Last => write(&[EntryKind::Note]).then_stop().then_reply(to, count),
+            OrderKind::Clear => {
                 self.snapshot.into_iter().for_each(|covered| cx.delete_events_to(covered));
                 Effect::reply(to, count(state))
             }
             // Skips the panic hook, which would print a message for each of thousands of panics.
-            Wish::Panic => std::panic::resume_unwind(Box::new("on purpose")),
-            Wish::Mute => write(&[What::Note, What::Mute]).then_reply(to, count),
-            Wish::Overtagged => write(&[What::Note, What::Overtagged]).then_reply(to, count),
+            OrderKind::Panic => std::panic::resume_unwind(Box::new("on purpose")),
+            OrderKind::Unencodable => write(&[EntryKind::Note, EntryKind::Unencodable]).then_reply(to, count),
+            OrderKind::Overtagged => write(&[EntryKind::Note, EntryKind::Overtagged]).then_reply(to, count),
         }
     }
 
-    fn apply(_: &mut Pages, _: &Entry) {
-        unreachable!("a book writes its diary")
+    fn apply(_: &mut EventEntries, _: &Entry) {
+        unreachable!("an event-sourced entity writes its action log")
     }
 
-    fn apply_with(&self, state: &mut Pages, entry: &Entry, _: &EventMeta<'_>) {
+    fn apply_with(&self, state: &mut EventEntries, entry: &Entry, _: &EventMeta<'_>) {
         state.numbers.push(entry.number);
         match entry.what {
-            What::Send => {
+            EntryKind::Send => {
                 let delivery = state.tracker.deliver((), |_| entry.number).as_u64();
                 if self.sends_early {
-                    self.diary.write(Line::Sent { delivery, entry: entry.number });
+                    self.action_log.write(LoggedAction::Sent { delivery, entry: entry.number });
                 }
             }
-            What::Confirm(delivery) => {
+            EntryKind::Confirm(delivery) => {
                 state.tracker.confirm(DeliveryId::new(delivery));
             }
-            What::Open => state.is_closed = false,
-            What::Close => state.is_closed = true,
-            What::Note | What::Mute | What::Overtagged => {}
+            EntryKind::Open => state.is_closed = false,
+            EntryKind::Close => state.is_closed = true,
+            EntryKind::Note | EntryKind::Unencodable | EntryKind::Overtagged => {}
         }
     }
 
-    fn on_signal(&mut self, cx: &mut Ctx<'_, Self::Command>, state: &Pages, signal: &Signal) {
+    fn on_signal(&mut self, cx: &mut Ctx<'_, Self::Command>, state: &EventEntries, signal: &Signal) {
         match signal {
             Signal::RecoveryCompleted => {
-                let (state, count) = (State::Book(state.clone()), cx.seq_nr().as_u64());
-                self.diary.write(Line::Recovered { state, count });
+                let (state, count) = (State::EventEntity(state.clone()), cx.seq_nr().as_u64());
+                self.action_log.write(LoggedAction::Recovered { state, count });
             }
             Signal::SnapshotCompleted(seq_nr) => self.snapshot = self.snapshot.max(Some(*seq_nr)),
             // A new incarnation knows nothing of the snapshot.
@@ -206,24 +206,24 @@ impl EventSourced for Book {
         }
     }
 
-    fn tags(&self, _: &Pages, entry: &Entry, _: &EventMeta<'_>) -> Tags {
-        let tags = if entry.what == What::Overtagged { 40 } else { 0 };
+    fn tags(&self, _: &EventEntries, entry: &Entry, _: &EventMeta<'_>) -> Tags {
+        let tags = if entry.what == EntryKind::Overtagged { 40 } else { 0 };
         (0..tags).map(|tag| tag.to_string()).collect()
     }
 
-    fn tracker<'a>(&'a mut self, state: &'a mut Pages) -> Option<Tracked<'a>> {
-        let diary = &self.diary;
+    fn tracker<'a>(&'a mut self, state: &'a mut EventEntries) -> Option<Tracked<'a>> {
+        let action_log = &self.action_log;
         Some(state.tracker.send_by(|attempt| {
-            diary.write(Line::Sent { delivery: attempt.id.as_u64(), entry: *attempt.message });
+            action_log.write(LoggedAction::Sent { delivery: attempt.id.as_u64(), entry: *attempt.message });
         }))
     }
 
-    fn rollback_copy(&self, state: &Pages) -> Option<Pages> {
+    fn rollback_copy(&self, state: &EventEntries) -> Option<EventEntries> {
         self.rollback.then(|| state.clone())
     }
 }
 
-impl Book {
+impl EventEntity {
     /// The entity with its name and its codecs, ready to be hosted.
     pub(super) fn stored(self) -> Persisted<Self, EventCodecs<Self>> {
         let id = self.id.clone();

@@ -8,9 +8,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use greylag_core::Generation;
 use greylag_persistence::{Head, StateHead, Under, WriterUuid};
 
-use super::book::{Entry, Pages, What};
-use super::diary::{NUMBERS, Wish};
-use super::slate::Lines;
+use super::action_log::{NUMBERS, OrderKind};
+use super::event_entity::{Entry, EntryKind, EventEntries};
+use super::state_entity::StateEntries;
 
 /// The claims of an id.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ impl Claims {
 
 /// The history of one id.
 #[derive(Debug, Default)]
-pub(super) struct Chronicle {
+pub(super) struct EventHistory {
     pub(super) entries: Vec<Entry>,
     pub(super) claims: Claims,
     numbers: BTreeSet<u64>,
@@ -64,7 +64,7 @@ pub(super) struct Chronicle {
     denied: BTreeSet<u64>,
 }
 
-impl Chronicle {
+impl EventHistory {
     /// Checks a performed call, which took these entries if it was an append and the head says so.
     pub(super) fn performed(
         &mut self,
@@ -88,7 +88,7 @@ impl Chronicle {
             if self.denied.contains(&(entry.number / NUMBERS)) {
                 return Err(format!("{entry:?} was taken after its user was told that it never would be"));
             }
-            if entry.what == What::Send {
+            if entry.what == EntryKind::Send {
                 self.deliveries.push(entry.number);
             }
             self.entries.push(entry);
@@ -113,16 +113,16 @@ impl Chronicle {
 
     /// Checks an answer: its own entries and all entries that it counts must be stored. An asker that wants proof must
     /// be told of everything that was stored when it asked.
-    pub(super) fn check_answer(&self, order: u64, wish: Wish, stored: usize, count: usize) -> Result<(), String> {
+    pub(super) fn check_answer(&self, order: u64, kind: OrderKind, stored: usize, count: usize) -> Result<(), String> {
         let newest = count.checked_sub(1).and_then(|at| self.entries.get(at)).map(|entry| entry.number);
         let is_known = count == 0 || newest.is_some();
-        let is_own = wish.entries() == 0 || newest == Some(order * NUMBERS + wish.entries() - 1);
-        let is_fresh = wish != Wish::LookOwned || count >= stored;
+        let is_own = kind.entries() == 0 || newest == Some(order * NUMBERS + kind.entries() - 1);
+        let is_fresh = kind != OrderKind::ReadOwned || count >= stored;
         if is_known && is_own && is_fresh {
             return Ok(());
         }
         let len = self.entries.len();
-        Err(format!("order {order}, {wish:?}, was answered {count}; {len} are stored, {stored} when it was given"))
+        Err(format!("order {order}, {kind:?}, was answered {count}; {len} are stored, {stored} when it was given"))
     }
 
     /// Checks a delivery: it may leave only if its event is stored.
@@ -136,34 +136,34 @@ impl Chronicle {
 
     /// Count of unconfirmed deliveries.
     pub(super) fn open_deliveries(&self) -> usize {
-        let confirms = self.entries.iter().filter(|entry| matches!(entry.what, What::Confirm(_)));
+        let confirms = self.entries.iter().filter(|entry| matches!(entry.what, EntryKind::Confirm(_)));
         self.deliveries.len() - confirms.count()
     }
 
     /// Compares a state with the first `events` events.
-    pub(super) fn check_state(&self, state: &Pages, events: usize) -> Result<(), String> {
+    pub(super) fn check_state(&self, state: &EventEntries, events: usize) -> Result<(), String> {
         let Some(entries) = self.entries.get(..events) else {
             return Err(format!("{events} events were recovered, and {} are stored", self.entries.len()));
         };
         let numbers: Vec<u64> = entries.iter().map(|entry| entry.number).collect();
-        let gate = entries.iter().rev().find(|entry| matches!(entry.what, What::Open | What::Close));
+        let gate = entries.iter().rev().find(|entry| matches!(entry.what, EntryKind::Open | EntryKind::Close));
         let confirmed: BTreeSet<u64> = entries
             .iter()
             .filter_map(|entry| match entry.what {
-                What::Confirm(delivery) => Some(delivery),
+                EntryKind::Confirm(delivery) => Some(delivery),
                 _ => None,
             })
             .collect();
-        let sends = (1..).zip(entries.iter().filter(|entry| entry.what == What::Send));
+        let sends = (1..).zip(entries.iter().filter(|entry| entry.what == EntryKind::Send));
         let open: Vec<(u64, u64)> = sends
             .filter(|(delivery, _)| !confirmed.contains(delivery))
             .map(|(delivery, entry)| (delivery, entry.number))
             .collect();
         let tracked: Vec<(u64, u64)> =
             state.tracker.unconfirmed().map(|(delivery, (), entry)| (delivery.as_u64(), *entry)).collect();
-        let delivered = entries.iter().filter(|entry| entry.what == What::Send).count() as u64;
+        let delivered = entries.iter().filter(|entry| entry.what == EntryKind::Send).count() as u64;
         let equal = state.numbers == numbers
-            && state.is_closed == gate.is_some_and(|gate| gate.what == What::Close)
+            && state.is_closed == gate.is_some_and(|gate| gate.what == EntryKind::Close)
             && state.tracker.current_id().as_u64() == delivered
             && tracked == open;
         if equal { Ok(()) } else { Err(format!("recovered {state:?}, which is not the fold of {entries:?}")) }
@@ -172,22 +172,22 @@ impl Chronicle {
 
 /// The revisions of one durable state.
 #[derive(Debug, Default)]
-pub(super) struct Register {
+pub(super) struct StateHistory {
     /// Content by revision, from 1 on; `None` where the state was deleted.
-    pub(super) revisions: Vec<Option<Lines>>,
+    pub(super) revisions: Vec<Option<StateEntries>>,
     denied: BTreeSet<u64>,
     numbers: BTreeSet<u64>,
     greatest: Option<Generation>,
 }
 
-impl Register {
+impl StateHistory {
     /// Checks a performed write, which took this content if the head says so.
     pub(super) fn performed(
         &mut self,
         before: &StateHead,
         after: &StateHead,
         generation: Option<Generation>,
-        content: Option<Lines>,
+        content: Option<StateEntries>,
     ) -> Result<(), String> {
         if before.revision == after.revision {
             return Ok(());
@@ -196,7 +196,7 @@ impl Register {
             return Err(format!("revision {} was written under a generation that was superseded", after.revision));
         }
         self.greatest = self.greatest.max(generation);
-        let empty = Lines::default();
+        let empty = StateEntries::default();
         let known = &self.revisions.last().and_then(Option::as_ref).unwrap_or(&empty).numbers;
         if let Some(content) = &content {
             if !content.numbers.starts_with(known) {
@@ -222,21 +222,22 @@ impl Register {
         if self.has(order) { Err(format!("order {order} was said not to be stored, and is")) } else { Ok(()) }
     }
 
-    /// As [`Chronicle::check_answer`]; a deletion starts the count anew.
-    pub(super) fn check_answer(&self, order: u64, wish: Wish, count: usize) -> Result<(), String> {
-        let own = (wish.entries() > 0).then(|| order * NUMBERS + wish.entries() - 1);
-        let fits =
-            |lines: &Lines| lines.numbers.len() == count && own.is_none_or(|own| lines.numbers.last() == Some(&own));
+    /// As [`EventHistory::check_answer`]; a deletion starts the count anew.
+    pub(super) fn check_answer(&self, order: u64, kind: OrderKind, count: usize) -> Result<(), String> {
+        let own = (kind.entries() > 0).then(|| order * NUMBERS + kind.entries() - 1);
+        let fits = |lines: &StateEntries| {
+            lines.numbers.len() == count && own.is_none_or(|own| lines.numbers.last() == Some(&own))
+        };
         if own.is_none() && count == 0 || self.revisions.iter().rev().flatten().any(fits) {
             return Ok(());
         }
-        Err(format!("order {order}, {wish:?}, was answered {count}, and no such state was stored"))
+        Err(format!("order {order}, {kind:?}, was answered {count}, and no such state was stored"))
     }
 
     /// Compares a state with the content of a revision.
-    pub(super) fn check_state(&self, state: &Lines, revision: usize) -> Result<(), String> {
+    pub(super) fn check_state(&self, state: &StateEntries, revision: usize) -> Result<(), String> {
         let stored = match revision.checked_sub(1) {
-            None => Some(Lines::default()),
+            None => Some(StateEntries::default()),
             Some(at) => self.revisions.get(at).map(|lines| lines.clone().unwrap_or_default()),
         };
         if stored.as_ref() == Some(state) {

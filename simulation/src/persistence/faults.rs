@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use rand::RngExt;
 
-use super::diary::Wish;
-use super::machine::Told;
+use super::action_log::OrderKind;
+use super::machine::HostInput;
 use super::permits::Permits;
 use super::world::{Due, World};
 
 impl World {
-    pub(super) fn trouble(&mut self) {
+    pub(super) fn inject_fault(&mut self) {
         if !self.is_faulty {
             return;
         }
         let delay = Duration::from_millis(self.rng.random_range(20..300));
-        self.later(delay, Due::Trouble);
+        self.later(delay, Due::Fault);
         self.faults += 1;
         let (node, entity) = (self.rng.random_range(0..self.setup.nodes), self.rng.random_range(0..self.entities()));
         let until = self.now + Duration::from_millis(self.rng.random_range(50..1_000));
@@ -32,8 +32,8 @@ impl World {
                 let hosts: Vec<u64> = self.hosted.keys().copied().collect();
                 if !hosts.is_empty() {
                     let key = hosts[self.rng.random_range(0..hosts.len())];
-                    let told = if self.chance(0.7) { Told::Stop } else { Told::StopNow };
-                    self.tell(key, told);
+                    let host_input = if self.chance(0.7) { HostInput::Stop } else { HostInput::StopNow };
+                    self.tell(key, host_input);
                 }
             }
             60..70 => self.disk_full_until = until,
@@ -58,21 +58,21 @@ impl World {
     }
 
     /// Draws the next request of a user.
-    pub(super) fn draw_wish(&mut self) -> Wish {
+    pub(super) fn draw_order_kind(&mut self) -> OrderKind {
         match self.rng.random_range(0..100) {
-            0..30 => Wish::Write(self.rng.random_range(1..=3)),
-            30..45 => Wish::Gated,
-            45..55 => Wish::Send,
-            55..62 => Wish::Open,
-            62..68 => Wish::Close,
-            68..76 => Wish::Look,
-            76..84 => Wish::LookOwned,
-            84..86 => Wish::Last,
-            86..90 if self.setup.clears => Wish::Clear,
-            90..92 => Wish::Panic,
-            92..95 => Wish::Mute,
-            95..97 => Wish::Overtagged,
-            _ => Wish::Write(1),
+            0..30 => OrderKind::Write(self.rng.random_range(1..=3)),
+            30..45 => OrderKind::Gated,
+            45..55 => OrderKind::Send,
+            55..62 => OrderKind::Open,
+            62..68 => OrderKind::Close,
+            68..76 => OrderKind::Read,
+            76..84 => OrderKind::ReadOwned,
+            84..86 => OrderKind::Last,
+            86..90 if self.setup.clears => OrderKind::Clear,
+            90..92 => OrderKind::Panic,
+            92..95 => OrderKind::Unencodable,
+            95..97 => OrderKind::Overtagged,
+            _ => OrderKind::Write(1),
         }
     }
 }
