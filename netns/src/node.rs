@@ -125,7 +125,7 @@ async fn live(arguments: Arguments) -> Result<(), String> {
     let job = Singleton::job("worker", |_, stop| work(stop));
     let singleton = SingletonSettings { use_lease: arguments.lease.is_some(), ..SingletonSettings::default() };
     cluster.singleton(job.settings(singleton)).map_err(|error| error.to_string())?;
-    let telling = tokio::spawn(tell_events(cluster.clone()));
+    let telling = tokio::spawn(print_events(cluster.clone()));
     cluster.join_seed_nodes(vec![seed]).await.map_err(|error| error.to_string())?;
     let reason = cluster.terminated().await;
     telling.abort();
@@ -150,7 +150,7 @@ async fn work(mut stop: StopToken) {
 }
 
 /// Reports the membership events that scenarios check, and the count of Up members whenever it changes.
-pub(crate) async fn tell_events(cluster: Cluster) {
+pub(crate) async fn print_events(cluster: Cluster) {
     let mut events = cluster.subscribe();
     let mut up = 0;
     let mut tell_count = || {

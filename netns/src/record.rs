@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_but_for_a_line_that_was_not_finished() {
+    fn records_round_trip_without_an_unfinished_last_line() {
         let directory = tempfile::tempdir().expect("a directory");
         let record = Record::create(directory.path()).expect("it opens");
         let called = Happened::Called { call: 1, write: Some(7) };
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_says_nothing_is_an_error() {
+    fn an_unreadable_line_is_an_error() {
         assert!(entries("{\"at\":5}\n").is_err());
     }
 }

@@ -190,7 +190,7 @@ pub(crate) fn run_all<'a>(
 
 /// Time limit for anything that the resolver decides: detection, `stable_after` and the margin, doubled for a machine
 /// that is busy with other work.
-const PATIENCE: Duration = Duration::from_secs(100);
+const TIMEOUT: Duration = Duration::from_secs(100);
 
 /// Starts a node on each of the first `hosts` hosts and waits until all are Up; the first node is the oldest.
 fn form(lab: &Lab, hosts: usize, adapt: impl Fn(Start<'_>) -> Start<'_>) -> Result<Vec<Node>, Failure> {
@@ -201,7 +201,7 @@ fn form(lab: &Lab, hosts: usize, adapt: impl Fn(Start<'_>) -> Start<'_>) -> Resu
         // Start one after another, so that each node is older than the next.
         nodes.iter().try_for_each(|node| node.wait_up(host + 1))?;
     }
-    nodes[0].wait("the singleton", At::EPOCH, PATIENCE, |what| *what == What::SingletonStarted)?;
+    nodes[0].wait("the singleton", At::EPOCH, TIMEOUT, |what| *what == What::SingletonStarted)?;
     Ok(nodes)
 }
 
@@ -213,7 +213,7 @@ fn never<'a>(
     unwanted: impl Fn(&What) -> bool,
 ) -> Result<(), Failure> {
     for node in nodes {
-        if let Some(line) = node.said_since(since).into_iter().find(|line| unwanted(&line.what)) {
+        if let Some(line) = node.lines_since(since).into_iter().find(|line| unwanted(&line.what)) {
             return Err(format!("{}: {what}: it said {:?}", node.name, line.what));
         }
     }
@@ -225,7 +225,7 @@ fn instances(nodes: &[Node]) -> Vec<(At, At)> {
     let mut runs = Vec::new();
     for node in nodes {
         let is_work = |line: &Line| matches!(line.what, What::SingletonStarted | What::SingletonWorks);
-        for line in node.said().into_iter().filter(is_work) {
+        for line in node.lines().into_iter().filter(is_work) {
             match runs.last_mut() {
                 Some((owner, _, end)) if *owner == node.name && line.what == What::SingletonWorks => *end = line.at,
                 _ => runs.push((node.name.clone(), line.at, line.at)),

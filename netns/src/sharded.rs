@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use clients::Clients;
 pub(crate) use entity::KINDS;
 
-use crate::node::{Place, run_to_end, tell, tell_events};
+use crate::node::{Place, print_events, run_to_end, tell};
 use crate::record::Record;
 use crate::report::What;
 
@@ -55,7 +55,7 @@ async fn live(arguments: Arguments) -> Result<(), String> {
     let builder = builder.configure(move |settings| configure(settings, &place, database));
     let builder = KINDS.iter().fold(builder, |builder, kind| kind.set_up(builder, &record));
     let node = builder.start().await.map_err(|error| error.to_string())?;
-    tokio::spawn(tell_events(node.cluster().clone()));
+    tokio::spawn(print_events(node.cluster().clone()));
     let mut clients = Clients::new(node.clone(), record);
     let mut orders = orders();
     let mut look = tokio::time::interval(LOOK_INTERVAL);
@@ -68,7 +68,7 @@ async fn live(arguments: Arguments) -> Result<(), String> {
                 return Ok(());
             }
             order = orders.recv() => match order {
-                Some(order) => obey(&order, &mut clients).await?,
+                Some(order) => handle_orders(&order, &mut clients).await?,
                 // Standard input is closed: the scenario has ended.
                 None => return Ok(()),
             },
@@ -91,7 +91,7 @@ fn configure(settings: &mut NodeSettings, place: &Place, database: String) {
     journal.settings.pool_query = 1;
 }
 
-async fn obey(order: &str, clients: &mut Clients) -> Result<(), String> {
+async fn handle_orders(order: &str, clients: &mut Clients) -> Result<(), String> {
     match order {
         "go" => clients.go().await,
         "newcomers" => clients.go_to_newcomers(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{PATIENCE, form, is_downing, never, never_two_instances, removed};
+use super::{TIMEOUT, form, is_downing, never, never_two_instances, removed};
 use crate::lab::{Failure, Lab};
 use crate::node::Proof;
 use crate::process::{Node, Start};
@@ -27,12 +27,12 @@ fn kill_oldest(nodes: &mut Vec<Node>) -> Result<(Kill, Node), Failure> {
     let mut last = at;
     let mut clean = true;
     for node in nodes.iter() {
-        last = last.max(node.wait("the removal", at, PATIENCE, removed(&victim.name))?);
+        last = last.max(node.wait("the removal", at, TIMEOUT, removed(&victim.name))?);
         let is_unclean = |what: &What| matches!(what, What::Removed { clean: false, .. });
         clean &= never("", [node], at, is_unclean).is_ok();
     }
     let works = |what: &What| *what == What::SingletonWorks;
-    let working = nodes[0].wait("the singleton", at, PATIENCE, works)?;
+    let working = nodes[0].wait("the singleton", at, TIMEOUT, works)?;
     Ok((Kill { removed: last.since(at), singleton: working.since(at), clean }, victim))
 }
 
@@ -50,7 +50,7 @@ pub(super) fn on_one_host(quick: bool) -> Result<Findings, Failure> {
         let count = nodes.len();
         nodes[count - 1].wait_up(count)?;
         if count == size && outcomes.len() < kills {
-            nodes[0].wait("the singleton", At::EPOCH, PATIENCE, |what| *what == What::SingletonWorks)?;
+            nodes[0].wait("the singleton", At::EPOCH, TIMEOUT, |what| *what == What::SingletonWorks)?;
             let (kill, victim) = kill_oldest(&mut nodes)?;
             outcomes.push(kill);
             dead.push(victim);
@@ -93,8 +93,8 @@ pub(super) fn paused_then_restarted(_quick: bool) -> Result<Findings, Failure> {
     std::thread::sleep(Duration::from_secs(15));
     let resumed = nodes[victim].resume()?;
     for node in &nodes[..victim] {
-        node.wait("unreachable", paused, PATIENCE, |what| *what == What::Unreachable { member: name.clone() })?;
-        node.wait("reachable again", resumed, PATIENCE, |what| *what == What::Reachable { member: name.clone() })?;
+        node.wait("unreachable", paused, TIMEOUT, |what| *what == What::Unreachable { member: name.clone() })?;
+        node.wait("reachable again", resumed, TIMEOUT, |what| *what == What::Reachable { member: name.clone() })?;
     }
     let proves = |what: &What| matches!(what, What::ProvenDead { .. });
     never("something was proven of a process that stood still", &nodes, paused, proves)?;
@@ -106,10 +106,10 @@ pub(super) fn paused_then_restarted(_quick: bool) -> Result<Findings, Failure> {
     again.wait_up(4)?;
     let (mut gone, mut back) = (killed, killed);
     for node in &nodes {
-        gone = gone.max(node.wait("the removal", killed, PATIENCE, removed(&name))?);
+        gone = gone.max(node.wait("the removal", killed, TIMEOUT, removed(&name))?);
         let unclean = |what: &What| matches!(what, What::Removed { clean: false, .. });
         never("the removal was not clean", [node], killed, unclean)?;
-        back = back.max(node.wait("four Up again", gone, PATIENCE, |what| *what == What::Up { count: 4 })?);
+        back = back.max(node.wait("four Up again", gone, TIMEOUT, |what| *what == What::Up { count: 4 })?);
     }
     nodes.push(again);
     never("the resolver had to act", &nodes, killed, |what| matches!(what, What::Decision { .. }))?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use greylag_testkit::postgres::{Postgres, USER};
 
-use super::{PATIENCE, form, is_downing, never, never_two_instances, removed};
+use super::{TIMEOUT, form, is_downing, never, never_two_instances, removed};
 use crate::lab::{Failure, Lab};
 use crate::process::Node;
 use crate::report::{Findings, What};
@@ -21,8 +21,8 @@ pub(super) fn short(_quick: bool) -> Result<Findings, Failure> {
     let mut found = Duration::ZERO;
     for node in others {
         let marks = |what: &What| matches!(what, What::Unreachable { member } if *member == sleeper.name);
-        found = found.max(node.wait("unreachable", paused, PATIENCE, marks)?.since(paused));
-        node.wait("reachable again", resumed, PATIENCE, is_of_sleeper)?;
+        found = found.max(node.wait("unreachable", paused, TIMEOUT, marks)?.since(paused));
+        node.wait("reachable again", resumed, TIMEOUT, is_of_sleeper)?;
     }
     // Wait until any decision that the pause might have caused would have been made.
     std::thread::sleep(Duration::from_secs(25));
@@ -72,10 +72,10 @@ fn pause_the_oldest(nodes: &[Node]) -> Result<Findings, Failure> {
     let resumed = sleeper.resume()?;
     let mut gone = Duration::ZERO;
     for node in others {
-        gone = gone.max(node.wait("the removal", paused, PATIENCE, removed(&sleeper.name))?.since(paused));
+        gone = gone.max(node.wait("the removal", paused, TIMEOUT, removed(&sleeper.name))?.since(paused));
     }
-    let ended = sleeper.wait("its end", resumed, PATIENCE, |what| matches!(what, What::Ended { .. }))?;
-    let working = others[0].wait("the singleton", resumed, PATIENCE, |what| *what == What::SingletonWorks)?;
+    let ended = sleeper.wait("its end", resumed, TIMEOUT, |what| matches!(what, What::Ended { .. }))?;
+    let working = others[0].wait("the singleton", resumed, TIMEOUT, |what| *what == What::SingletonWorks)?;
     never("it accused others on waking", [sleeper], resumed, |what| matches!(what, What::Unreachable { .. }))?;
     never("another was downed", others, paused, |what| *what == What::SelfDowned)?;
     never_two_instances(nodes)?;

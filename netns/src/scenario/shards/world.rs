@@ -5,7 +5,7 @@ use std::time::Duration;
 use greylag_testkit::postgres::{Postgres, USER};
 use tempfile::TempDir;
 
-use super::super::{PATIENCE, removed};
+use super::super::{TIMEOUT, removed};
 use crate::judge::{self, Fault, Waits};
 use crate::lab::{Failure, Lab};
 use crate::process::{Node, STABLE_AFTER, Start};
@@ -42,7 +42,7 @@ enum Layout {
 /// The first port of the nodes that share one host.
 const FIRST_PORT: u16 = 20_000;
 /// The time without faults before the first fault, and at the end.
-const CALM: Duration = Duration::from_secs(3);
+const SETTLE_TIME: Duration = Duration::from_secs(3);
 
 /// The check of the waits after a fault.
 type Promise = Box<dyn Fn(&Waits) -> Result<(), Failure>>;
@@ -132,13 +132,13 @@ impl World {
         let begun = At::now();
         self.order_all("go")?;
         self.wait_served(begun)?;
-        std::thread::sleep(CALM);
+        std::thread::sleep(SETTLE_TIME);
         Ok(())
     }
 
     /// Breaks the node with this role, which leaves the list of living nodes, and lets the clients of all others call
     /// the newcomers as well. Returns the node and the time of the fault.
-    pub(super) fn strike(&mut self, role: Role, how: Break) -> Result<(Node, At), Failure> {
+    pub(super) fn inject_fault(&mut self, role: Role, how: Break) -> Result<(Node, At), Failure> {
         let index = self.player(role)?;
         match how {
             Break::Kill => {
@@ -195,7 +195,7 @@ impl World {
     fn latest(&self, what: &str, since: At, wanted: impl Fn(&What) -> bool) -> Result<At, Failure> {
         let mut last = since;
         for node in &self.nodes {
-            last = last.max(node.wait(what, since, PATIENCE, &wanted)?);
+            last = last.max(node.wait(what, since, TIMEOUT, &wanted)?);
         }
         Ok(last)
     }
@@ -243,13 +243,13 @@ impl World {
     }
 
     fn judge(&mut self, findings: &mut Findings) -> Result<(), Failure> {
-        std::thread::sleep(CALM);
+        std::thread::sleep(SETTLE_TIME);
         let ending = At::now();
         self.order_all("stop")?;
         self.latest("the end of its clients", ending, |what| *what == What::ClientsStopped)?;
         let surveyor = self.nodes.first_mut().ok_or("no node is left")?;
         surveyor.order("survey")?;
-        surveyor.wait("the survey", ending, PATIENCE, |what| *what == What::Surveyed)?;
+        surveyor.wait("the survey", ending, TIMEOUT, |what| *what == What::Surveyed)?;
         let records = record::read(self.files.path())?;
         let (lives, checked) = match (judge::never_two_instances(&records), judge::linearizable(&records)) {
             (Ok(lives), Ok(checked)) => (lives, checked),
@@ -258,10 +258,10 @@ impl World {
             }
         };
         for Noted { name, fault, promise } in &self.faults {
-            for waits in judge::tell_waits(&records, *fault, name, findings) {
+            for waits in judge::report_waits(&records, *fault, name, findings) {
                 promise(&waits)?;
             }
-            judge::tell_beside(&records, *fault, name, findings);
+            judge::report_beside(&records, *fault, name, findings);
         }
         findings.add("instances, never two of an entity at a time", lives.to_string());
         let figures = format!("{} of {} entities", checked.operations, checked.keys);
