@@ -15,7 +15,7 @@ fn told(output: &Output) -> String {
 }
 
 #[test]
-fn it_runs_and_is_content() {
+fn it_runs_and_succeeds() {
     let output = read_side(&[]);
     let complaint = String::from_utf8_lossy(&output.stderr);
     if complaint.contains("install the package postgresql") {
@@ -28,7 +28,7 @@ fn it_runs_and_is_content() {
 }
 
 #[test]
-fn it_goes_on_where_an_earlier_run_ended() {
+fn a_second_run_continues_the_first() {
     let Some(server) = Postgres::start() else { return };
     let config = server.config();
     let events = || {

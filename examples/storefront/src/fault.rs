@@ -13,10 +13,10 @@ use crate::run::Shop;
 use crate::{Failure, Kill, RunArguments};
 
 /// The time limit for a new node to get its share of the shards, also on a busy machine.
-const SHARE_PATIENCE: Duration = Duration::from_secs(60);
+const SHARE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The planned fault, and its stage.
-pub(crate) struct Mischief {
+pub(crate) struct FaultInjection {
     kill: Kill,
     /// When to kill, in per cent of the purchases that are confirmed.
     kill_at: u8,
@@ -32,7 +32,7 @@ enum Stage {
     Done,
 }
 
-impl Mischief {
+impl FaultInjection {
     /// The plan for a sale of `purchases` purchases.
     pub(crate) fn new(arguments: &RunArguments, purchases: usize) -> Self {
         let told = "no node was killed".to_owned();
@@ -111,7 +111,7 @@ impl Mischief {
     /// Takes the remaining steps, until the new node has started and has its share of the shards.
     ///
     /// # Errors
-    /// A text, if that takes longer than `SHARE_PATIENCE`.
+    /// A text, if that takes longer than `SHARE_TIMEOUT`.
     pub(crate) async fn settle(&mut self, shop: &mut Shop, progress: &Progress) -> Result<(), Failure> {
         if self.kill == Kill::None {
             return Ok(());
@@ -120,8 +120,8 @@ impl Mischief {
         let kill = self.kill;
         let is_settled = |shop: &Shop| kill == Kill::Producer || newest_has_its_share(shop);
         while !(matches!(self.stage, Stage::Done) && is_settled(shop)) {
-            if begun.elapsed() > SHARE_PATIENCE {
-                return Err(format!("the new node has not got its share within {SHARE_PATIENCE:?}").into());
+            if begun.elapsed() > SHARE_TIMEOUT {
+                return Err(format!("the new node has not got its share within {SHARE_TIMEOUT:?}").into());
             }
             self.advance(shop, u64::MAX, progress).await?;
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -133,7 +133,7 @@ impl Mischief {
     }
 
     /// A sentence on the fault, for the report.
-    pub(crate) fn told(self) -> String {
+    pub(crate) fn summary(self) -> String {
         self.told
     }
 }
