@@ -12,7 +12,7 @@ use greylag_testkit::linearizability::register::{Call, Register, Reply};
 use greylag_testkit::linearizability::{self, Checked, Operation};
 
 use crate::lab::Failure;
-use crate::record::{Entry, Happened, Records};
+use crate::record::{Entry, RecordedEvent, Records};
 use crate::report::At;
 
 pub(crate) use waits::{Fault, Waits, host_of, report_all as report_waits, report_beside};
@@ -40,11 +40,11 @@ pub(crate) fn lives(records: &Records) -> BTreeMap<&str, Vec<InstanceLife>> {
         let mut open: BTreeMap<(&str, u64), InstanceLife> = BTreeMap::new();
         for Entry { at, entity, what } in entries {
             match what {
-                Happened::Started { life, generation, .. } => {
+                RecordedEvent::Started { life, generation, .. } => {
                     let begun = InstanceLife { pid, from: *at, to: *at, generation: generation.clone() };
                     open.insert((entity, *life), begun);
                 }
-                Happened::Worked { life } | Happened::Stopped { life } => {
+                RecordedEvent::Worked { life } | RecordedEvent::Stopped { life } => {
                     open.entry((entity, *life)).and_modify(|life| life.to = life.to.max(*at));
                 }
                 _ => {}
@@ -91,11 +91,11 @@ fn client_calls(records: &Records) -> Vec<ClientCall<'_>> {
         let mut by_call = BTreeMap::new();
         for entry in entries {
             match &entry.what {
-                Happened::Called { call, write } => {
+                RecordedEvent::Called { call, write } => {
                     by_call.insert(*call, all.len());
                     all.push(ClientCall { entity: &entry.entity, at: entry.at, write: *write, end: None });
                 }
-                Happened::Answered { call, .. } | Happened::Failed { call, .. } => {
+                RecordedEvent::Answered { call, .. } | RecordedEvent::Failed { call, .. } => {
                     if let Some(&index) = by_call.get(call) {
                         all[index].end = Some(entry);
                     }
@@ -119,7 +119,7 @@ struct Log<'a> {
 fn logs(records: &Records) -> Result<BTreeMap<&str, Log<'_>>, Failure> {
     let mut logs = BTreeMap::new();
     for Entry { at, entity, what } in records.values().flatten() {
-        let Happened::Logged { since, values } = what else { continue };
+        let RecordedEvent::Logged { since, values } = what else { continue };
         let mut versions = BTreeMap::new();
         for (&value, version) in values.iter().zip(1..) {
             if let Some(before) = versions.insert(value, version) {
@@ -137,12 +137,12 @@ fn operation(call: &ClientCall<'_>, log: &Log<'_>) -> Result<Option<Operation<Ca
     let stored = call.write.and_then(|value| log.versions.get(&value).copied());
     let (input, called_at) = (call.write.map_or(Call::Read, Call::Write), call.at.0);
     match call.end.map(|end| (end.at, &end.what)) {
-        Some((at, Happened::Answered { version, value, .. })) => {
+        Some((at, RecordedEvent::Answered { version, value, .. })) => {
             let version = *version;
             let output = value.map_or(Reply::Written { version }, |value| Reply::Read { version, value });
             Ok(Some(Operation::answered(input, called_at, output, at.0)))
         }
-        Some((at, Happened::Failed { may_have_run: false, error, .. })) if stored.is_some() => {
+        Some((at, RecordedEvent::Failed { may_have_run: false, error, .. })) if stored.is_some() => {
             Err(format!("{entity}: the error at {} says that a write did not run, and it is stored: {error}", at.0))
         }
         // An unanswered write took effect if the log has it, at some time before the log was read.
@@ -171,32 +171,32 @@ pub(crate) fn linearizable(records: &Records) -> Result<Checked, Failure> {
 mod tests {
     use super::*;
 
-    fn entry(at: u64, what: Happened) -> Entry {
+    fn entry(at: u64, what: RecordedEvent) -> Entry {
         Entry { at: At(at), entity: "x/1".into(), what }
     }
 
     fn called(at: u64, call: u64, write: Option<u64>) -> Entry {
-        entry(at, Happened::Called { call, write })
+        entry(at, RecordedEvent::Called { call, write })
     }
 
     fn answered(at: u64, call: u64, version: u64, value: Option<u64>) -> Entry {
-        entry(at, Happened::Answered { call, version, value })
+        entry(at, RecordedEvent::Answered { call, version, value })
     }
 
     fn failed(at: u64, call: u64, may_have_run: bool) -> Entry {
-        entry(at, Happened::Failed { call, may_have_run, error: "dropped".into() })
+        entry(at, RecordedEvent::Failed { call, may_have_run, error: "dropped".into() })
     }
 
     fn logged(since: u64, at: u64, values: &[u64]) -> Entry {
-        entry(at, Happened::Logged { since: At(since), values: values.to_vec() })
+        entry(at, RecordedEvent::Logged { since: At(since), values: values.to_vec() })
     }
 
     fn started(at: u64, life: u64) -> Entry {
-        entry(at, Happened::Started { life, pid: 0, generation: life.to_string() })
+        entry(at, RecordedEvent::Started { life, pid: 0, generation: life.to_string() })
     }
 
     fn worked(at: u64, life: u64) -> Entry {
-        entry(at, Happened::Worked { life })
+        entry(at, RecordedEvent::Worked { life })
     }
 
     #[track_caller]

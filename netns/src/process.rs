@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::lab::{Failure, Lab};
 use crate::node::Proof;
-use crate::report::{At, Line, What};
+use crate::report::{At, Line, NodeEvent};
 
 /// A node process, running or ended.
 pub(crate) struct Node {
@@ -134,7 +134,7 @@ impl Node {
         what: &str,
         since: At,
         timeout: Duration,
-        wanted: impl Fn(&What) -> bool,
+        wanted: impl Fn(&NodeEvent) -> bool,
     ) -> Result<At, Failure> {
         let deadline = Instant::now() + timeout;
         let mut lines = self.lines.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -145,7 +145,7 @@ impl Node {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let last: Vec<_> =
-                    lines.iter().filter(|line| line.what != What::SingletonWorks).rev().take(6).collect();
+                    lines.iter().filter(|line| line.what != NodeEvent::SingletonWorks).rev().take(6).collect();
                 return Err(format!("{}: {what}: not within {timeout:?}; it last said {last:?}", self.name));
             }
             lines = self.lines.1.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
@@ -154,7 +154,7 @@ impl Node {
 
     /// Waits until the node has reported `count` Up members.
     pub(crate) fn wait_up(&self, count: usize) -> Result<(), Failure> {
-        let wanted = |what: &What| *what == What::Up { count };
+        let wanted = |what: &NodeEvent| *what == NodeEvent::Up { count };
         self.wait(&format!("{count} Up"), At::EPOCH, Duration::from_secs(60), wanted).map(drop)
     }
 

@@ -25,7 +25,7 @@ pub(crate) use entity::KINDS;
 
 use crate::node::{Place, print_events, run_to_end, tell};
 use crate::record::Record;
-use crate::report::What;
+use crate::report::NodeEvent;
 
 /// One node with entities and clients.
 #[derive(Debug, clap::Args)]
@@ -64,7 +64,7 @@ async fn live(arguments: Arguments) -> Result<(), String> {
     loop {
         tokio::select! {
             reason = &mut terminated => {
-                tell(What::Ended { reason: format!("{reason:?}") });
+                tell(NodeEvent::Ended { reason: format!("{reason:?}") });
                 return Ok(());
             }
             order = orders.recv() => match order {
@@ -72,7 +72,7 @@ async fn live(arguments: Arguments) -> Result<(), String> {
                 // Standard input is closed: the scenario has ended.
                 None => return Ok(()),
             },
-            _ = look.tick() => clients.served().into_iter().for_each(|round| tell(What::Served { round })),
+            _ = look.tick() => clients.served().into_iter().for_each(|round| tell(NodeEvent::Served { round })),
         }
     }
 }
@@ -98,11 +98,11 @@ async fn handle_orders(order: &str, clients: &mut Clients) -> Result<(), String>
         "round" => clients.next_round(),
         "stop" => {
             clients.stop().await;
-            tell(What::ClientsStopped);
+            tell(NodeEvent::ClientsStopped);
         }
         "survey" => {
             clients.survey().await;
-            tell(What::Surveyed);
+            tell(NodeEvent::Surveyed);
         }
         other => return Err(format!("there is no order {other:?}")),
     }

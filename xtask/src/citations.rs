@@ -129,7 +129,7 @@ impl Vocabulary {
             }
             let Some((anchor, after)) = member(rest, &numbers) else { break };
             let after = without_remark(after);
-            let expected = if anchors.is_empty() { announced } else { is_range || ends(after) };
+            let expected = if anchors.is_empty() { announced } else { is_range || ends_member(after) };
             if starts_with_digit(rest) && !by_keyword && !expected {
                 break;
             }
@@ -169,11 +169,11 @@ fn member<'a>(text: &'a str, numbers: &str) -> Option<(String, &'a str)> {
     }
     let (number, rest) = numbered(text, |c| c.is_ascii_digit())?;
     // No document has a thousand scenarios.
-    (number.len() < 4 && !goes_on(rest)).then(|| (format!("{numbers}{number}"), rest))
+    (number.len() < 4 && !is_partial_number(rest)).then(|| (format!("{numbers}{number}"), rest))
 }
 
 /// Whether a number is only the first part of `1,000`, `1.5`, `3 000` or `2-node`.
-fn goes_on(rest: &str) -> bool {
+fn is_partial_number(rest: &str) -> bool {
     let mut rest = rest.chars();
     match (rest.next(), rest.next()) {
         (Some(',' | '.' | ' '), Some(next)) => next.is_ascii_digit(),
@@ -194,13 +194,13 @@ fn numbered(text: &str, of_number: fn(char) -> bool) -> Option<(&str, &str)> {
 /// The text without the letter or the remark in parentheses that names a part: `cluster T15 (c)`, `ddata 90 b`.
 fn without_remark(text: &str) -> &str {
     let letter = text.strip_prefix(' ').and_then(|rest| rest.strip_prefix(|c: char| c.is_ascii_lowercase()));
-    let text = letter.filter(|rest| ends(rest)).unwrap_or(text);
+    let text = letter.filter(|rest| ends_member(rest)).unwrap_or(text);
     let remark = text.strip_prefix(" (").and_then(|rest| rest.split_once(')'));
     remark.filter(|(inside, _)| !inside.contains(['(', '\n'])).map_or(text, |(_, rest)| rest)
 }
 
 /// Whether a sentence, a cell or a member of a list ends here, so that the number before was not a count.
-fn ends(text: &str) -> bool {
+fn ends_member(text: &str) -> bool {
     text.is_empty()
         || text.starts_with(|c| ".,:;)|\n\"`*/".contains(c))
         || separated(text).is_some_and(|(rest, _)| starts_with_digit(rest))

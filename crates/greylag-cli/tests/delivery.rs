@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{code, greylag, json, said};
+use common::{code, greylag, json, output_text};
 use greylag::prelude::*;
 use greylag_management::ManagementSettings;
 
@@ -68,7 +68,7 @@ async fn producers_and_consumers_are_shown() {
 
     let table = greylag(&admin, &["delivery"]).await;
     for wanted in ["PRODUCER", "OLDEST", "till 7", "sharding", "CONSUMERS", "SUPPRESSED"] {
-        assert!(said(&table).contains(wanted), "{wanted}: {}", said(&table));
+        assert!(output_text(&table).contains(wanted), "{wanted}: {}", output_text(&table));
     }
     node.shutdown().await.unwrap();
 }
@@ -79,6 +79,6 @@ async fn a_node_without_producers_and_consumers_says_so() {
     let admin = node.management_address().expect("it is on").to_string();
     let empty = greylag(&admin, &["delivery"]).await;
     assert_eq!(code(&empty), 0);
-    assert_eq!(said(&empty).trim(), "no producer and no consumer of reliable delivery was started here");
+    assert_eq!(output_text(&empty).trim(), "no producer and no consumer of reliable delivery was started here");
     node.shutdown().await.unwrap();
 }

@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use common::{code, greylag, json, said};
+use common::{code, greylag, json, output_text};
 use greylag::prelude::*;
 use greylag_management::ManagementSettings;
 use serde_json::Value;
@@ -95,7 +95,7 @@ async fn regions_shards_and_entities_are_shown_from_any_node() {
     }
     let table = greylag(&admin(&one), &["shards", "stats", "Cart"]).await;
     for wanted in ["REGION", "PASSIVATING", &both[0], "2 regions, 4 shards, 40 entities"] {
-        assert!(said(&table).contains(wanted), "{wanted}: {}", said(&table));
+        assert!(output_text(&table).contains(wanted), "{wanted}: {}", output_text(&table));
     }
 
     let mut found = BTreeSet::new();
@@ -116,7 +116,7 @@ async fn regions_shards_and_entities_are_shown_from_any_node() {
     let rest = json(&greylag(&admin(&two), &rest).await);
     assert_eq!(rest["shards"][0]["entities"].as_array().unwrap(), &ids[1..]);
     let text = greylag(&admin(&one), &["shards", "entities", "Cart", "--all"]).await;
-    assert!(code(&text) == 0 && said(&text).lines().count() == all_ids(&all), "{}", said(&text));
+    assert!(code(&text) == 0 && output_text(&text).lines().count() == all_ids(&all), "{}", output_text(&text));
 
     let place = json(&greylag(&admin(&one), &["shards", "location", "Cart", first, "--json"]).await);
     assert_eq!((place["shard"].as_str(), place["region"].as_str()), (Some(shard), Some(both[0].as_str())), "{place}");
@@ -142,12 +142,12 @@ async fn failures_to_show_say_why() {
     ] {
         let arguments: Vec<_> = ["shards"].into_iter().chain(arguments.iter().copied()).collect();
         let refused = greylag(&admin(&one), &arguments).await;
-        assert_eq!(code(&refused), exit, "{arguments:?}: {}", said(&refused));
-        assert!(said(&refused).contains(wanted), "{arguments:?}: {}", said(&refused));
+        assert_eq!(code(&refused), exit, "{arguments:?}: {}", output_text(&refused));
+        assert!(output_text(&refused).contains(wanted), "{arguments:?}: {}", output_text(&refused));
     }
     one.shutdown().await.unwrap();
     let bare = common::Node::writable().await;
     let refused = bare.run(&["shards", "types"]).await;
-    assert!(code(&refused) == 1 && said(&refused).contains("runs no entities"), "{}", said(&refused));
+    assert!(code(&refused) == 1 && output_text(&refused).contains("runs no entities"), "{}", output_text(&refused));
     bare.end().await;
 }

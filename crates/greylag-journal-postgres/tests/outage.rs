@@ -69,7 +69,7 @@ fn stores(journal: &PostgresJournal, guarded: bool) -> Stores {
 }
 
 /// Asks once, which must fail in the outage, then five times more, in order.
-async fn meet_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
+async fn ask_through_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
     assert!(sum.ask(Add).await.is_err(), "the database is away");
     tokio::spawn(async move {
         let answers = join_all((0..5).map(|_| sum.ask(Add))).await;
@@ -91,7 +91,7 @@ fn scenario_114_entities_continue_as_soon_as_the_database_answers() {
         assert_eq!((guarded.ask(Add).await, bare.ask(Add).await), (Ok(1), Ok(1)));
 
         block_in_place(|| server.stop());
-        let (guarded, bare) = tokio::join!(meet_outage(guarded), meet_outage(bare));
+        let (guarded, bare) = tokio::join!(ask_through_outage(guarded), ask_through_outage(bare));
         // After these failures every wait has its greatest length.
         for _ in 0..4 {
             assert!(journal.head(&id("nobody")).await.is_err());

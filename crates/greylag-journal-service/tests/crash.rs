@@ -265,7 +265,7 @@ fn guarded(client: &JournalClient) -> Stores {
 }
 
 /// Asks once, which must fail in the outage, then five times more, in order.
-async fn meet_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
+async fn ask_through_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
     assert!(sum.ask(Add).await.is_err(), "the server is away");
     tokio::spawn(async move {
         let answers = join_all((0..5).map(|_| sum.ask(Add))).await;
@@ -288,7 +288,7 @@ async fn scenario_114_entities_continue_as_soon_as_the_server_answers() {
 
     process.kill();
     // By the time a call is refused, the waits between tries to connect have their greatest length.
-    let (behind, bare) = tokio::join!(meet_outage(behind), meet_outage(bare));
+    let (behind, bare) = tokio::join!(ask_through_outage(behind), ask_through_outage(bare));
     let address = process.address;
     let wait = block_in_place(|| stranger::shortest_wait(address, 3, 3 * SOON)).expect("it is tried again");
     assert!(wait < Duration::from_secs(1), "the client waits for {wait:?} before it tries again");

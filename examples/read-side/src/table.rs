@@ -84,6 +84,8 @@ impl Table {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(TIME_LIMIT, counted).await.map_err(|_| format!("no {events} events after {TIME_LIMIT:?}"))?
+        tokio::time::timeout(TIME_LIMIT, counted)
+            .await
+            .map_err(|_| format!("no {events} events after {TIME_LIMIT:?}"))?
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{client_calls, lives};
 use crate::lab::Failure;
-use crate::record::{Happened, Records};
+use crate::record::{RecordedEvent, Records};
 use crate::report::{At, Findings};
 use crate::sharded::KINDS;
 
@@ -58,7 +58,7 @@ fn waits(records: &Records, fault: Fault, is_of_kind: impl Fn(&str) -> bool) -> 
     let mut first: BTreeMap<&str, At> = BTreeMap::new();
     let client_calls = client_calls(&of_survivors);
     for call in client_calls.iter().filter(|call| call.at >= fault.at && is_of_kind(call.entity)) {
-        if let Some(end) = call.end.filter(|end| matches!(end.what, Happened::Answered { .. })) {
+        if let Some(end) = call.end.filter(|end| matches!(end.what, RecordedEvent::Answered { .. })) {
             first.entry(call.entity).and_modify(|at| *at = (*at).min(end.at)).or_insert(end.at);
         }
     }
@@ -112,7 +112,7 @@ pub(crate) fn report_beside(records: &Records, fault: Fault, name: &str, finding
     let later = client_calls.iter().filter(|call| call.at >= fault.at);
     let answers: Vec<At> = later
         .clone()
-        .filter_map(|call| call.end.filter(|end| matches!(end.what, Happened::Answered { .. })))
+        .filter_map(|call| call.end.filter(|end| matches!(end.what, RecordedEvent::Answered { .. })))
         .map(|end| end.at)
         .collect();
     if let (count @ 1.., last) = (later.count(), answers.iter().max()) {
@@ -128,17 +128,17 @@ mod tests {
     use super::*;
     use crate::record::Entry;
 
-    fn entry(at: u64, entity: &str, what: Happened) -> Entry {
+    fn entry(at: u64, entity: &str, what: RecordedEvent) -> Entry {
         Entry { at: At(at), entity: entity.into(), what }
     }
 
     fn started(at: u64, entity: &str) -> Entry {
-        entry(at, entity, Happened::Started { life: 1, pid: 0, generation: "1".into() })
+        entry(at, entity, RecordedEvent::Started { life: 1, pid: 0, generation: "1".into() })
     }
 
     fn exchange(entity: &str, call: u64, from: u64, to: u64) -> [Entry; 2] {
-        let answered = Happened::Answered { call, version: 0, value: Some(0) };
-        [entry(from, entity, Happened::Called { call, write: None }), entry(to, entity, answered)]
+        let answered = RecordedEvent::Answered { call, version: 0, value: Some(0) };
+        [entry(from, entity, RecordedEvent::Called { call, write: None }), entry(to, entity, answered)]
     }
 
     #[test]
@@ -161,7 +161,7 @@ mod tests {
     #[test]
     fn answers_to_the_broken_process_are_reported_apart() {
         let victim = [exchange("k/1", 1, 90, 95), exchange("k/1", 2, 105, 106)].concat();
-        let unanswered = entry(107, "k/1", Happened::Called { call: 3, write: None });
+        let unanswered = entry(107, "k/1", RecordedEvent::Called { call: 3, write: None });
         let records = Records::from([(1, [victim, vec![unanswered]].concat())]);
         let mut findings = Findings::default();
         report_beside(&records, Fault { at: At(100), victim: 1 }, "cut", &mut findings);

@@ -20,7 +20,7 @@ use super::{TIMEOUT, never};
 use crate::judge::Waits;
 use crate::lab::Failure;
 use crate::process::{Node, STABLE_AFTER};
-use crate::report::{At, Findings, What};
+use crate::report::{At, Findings, NodeEvent};
 
 /// Time limit for answers of entities that the fault does not concern; most of the time is the machine's.
 const UNAFFECTED_LIMIT: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ fn on_four_hosts(role: Role, how: Break, quick: bool) -> Result<Findings, Failur
         let served = world.wait_served(hit)?;
         findings.took("fault until all entities answer all hosts", served.since(hit));
         recover(world, findings, &mut victim, how)?;
-        never("a survivor was downed", &world.nodes, hit, |what| *what == What::SelfDowned)?;
+        never("a survivor was downed", &world.nodes, hit, |what| *what == NodeEvent::SelfDowned)?;
         world.replace(&victim)?;
         world.note_fault("fault", hit, &victim, move |waits| after_the_margin(waits, stable_after));
         Ok(())
@@ -69,7 +69,7 @@ fn on_four_hosts(role: Role, how: Break, quick: bool) -> Result<Findings, Failur
 
 /// Undoes the fault, and waits until the broken process has ended.
 fn recover(world: &World, findings: &mut Findings, victim: &mut Node, how: Break) -> Result<(), Failure> {
-    let is_end = |what: &What| matches!(what, What::Ended { .. });
+    let is_end = |what: &NodeEvent| matches!(what, NodeEvent::Ended { .. });
     match how {
         Break::Kill => {}
         Break::Cut => {
@@ -97,7 +97,7 @@ pub(super) fn kill_on_one_host(_quick: bool) -> Result<Findings, Failure> {
             findings.took(format!("{name} until all entities answer all processes"), served.since(hit));
             world.note_fault(name, hit, &victim, within_seconds);
         }
-        never("the resolver had to act", &world.nodes, At::EPOCH, |what| matches!(what, What::Decision { .. }))
+        never("the resolver had to act", &world.nodes, At::EPOCH, |what| matches!(what, NodeEvent::Decision { .. }))
     })
 }
 

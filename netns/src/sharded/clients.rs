@@ -9,7 +9,7 @@ use greylag::prelude::{AskError, EntityRef};
 use tokio::task::JoinSet;
 
 use super::entity::{Command, KINDS, Kind};
-use crate::record::{Happened, Record};
+use crate::record::{Record, RecordedEvent};
 use crate::report::At;
 
 /// The time limit for an answer.
@@ -113,7 +113,7 @@ impl Clients {
                         Err(_) => tokio::time::sleep(AFTER_FAILURE).await,
                     }
                 };
-                self.shared.record.note(&entity, Happened::Logged { since, values });
+                self.shared.record.note(&entity, RecordedEvent::Logged { since, values });
             }
         }
     }
@@ -150,13 +150,13 @@ impl Client {
     }
 
     async fn write(&self, call: u64) -> Result<(u64, Option<u64>), AskError> {
-        self.shared.record.note(&self.entity, Happened::Called { call, write: Some(call) });
+        self.shared.record.note(&self.entity, RecordedEvent::Called { call, write: Some(call) });
         let write = |reply_to| Command::Write { value: call, reply_to };
         self.register.ask(write).timeout(TIMEOUT).await.map(|version| (version, None))
     }
 
     async fn read(&self, call: u64) -> Result<(u64, Option<u64>), AskError> {
-        self.shared.record.note(&self.entity, Happened::Called { call, write: None });
+        self.shared.record.note(&self.entity, RecordedEvent::Called { call, write: None });
         self.register.ask(Command::Read).timeout(TIMEOUT).await.map(|(version, value)| (version, Some(value)))
     }
 
@@ -164,8 +164,8 @@ impl Client {
     fn note(&self, call: u64, outcome: Result<(u64, Option<u64>), AskError>) -> bool {
         let is_answer = outcome.is_ok();
         let what = match outcome {
-            Ok((version, value)) => Happened::Answered { call, version, value },
-            Err(error) => Happened::Failed { call, may_have_run: error.may_have_run(), error: error.to_string() },
+            Ok((version, value)) => RecordedEvent::Answered { call, version, value },
+            Err(error) => RecordedEvent::Failed { call, may_have_run: error.may_have_run(), error: error.to_string() },
         };
         self.shared.record.note(&self.entity, what);
         is_answer
