@@ -12,17 +12,17 @@ use greylag_testkit::linearizability::register::{Call, Register, Reply};
 use greylag_testkit::linearizability::{self, Checked, Operation};
 
 use crate::lab::Failure;
-use crate::record::{Entry, Happened, Records};
+use crate::record::{Entry, RecordedEvent, Records};
 use crate::report::At;
 
-pub(crate) use waits::{Fault, Waits, host_of, tell_all as tell_waits, tell_beside};
+pub(crate) use waits::{Fault, Waits, host_of, report_all as report_waits, report_beside};
 
 /// The most steps in the check of one entity; thousands of operations take tens of thousands of steps.
 const MOST_STEPS: u64 = 5_000_000;
 
 /// One instance of an entity: from its start to its last activity.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Life {
+pub(crate) struct InstanceLife {
     /// The process in which the instance ran.
     pub(crate) pid: u32,
     /// The start.
@@ -34,17 +34,17 @@ pub(crate) struct Life {
 }
 
 /// The instances of each entity, ordered by their starts.
-pub(crate) fn lives(records: &Records) -> BTreeMap<&str, Vec<Life>> {
-    let mut lives: BTreeMap<&str, Vec<Life>> = BTreeMap::new();
+pub(crate) fn lives(records: &Records) -> BTreeMap<&str, Vec<InstanceLife>> {
+    let mut lives: BTreeMap<&str, Vec<InstanceLife>> = BTreeMap::new();
     for (&pid, entries) in records {
-        let mut open: BTreeMap<(&str, u64), Life> = BTreeMap::new();
+        let mut open: BTreeMap<(&str, u64), InstanceLife> = BTreeMap::new();
         for Entry { at, entity, what } in entries {
             match what {
-                Happened::Started { life, generation, .. } => {
-                    let begun = Life { pid, from: *at, to: *at, generation: generation.clone() };
+                RecordedEvent::Started { life, generation, .. } => {
+                    let begun = InstanceLife { pid, from: *at, to: *at, generation: generation.clone() };
                     open.insert((entity, *life), begun);
                 }
-                Happened::Worked { life } | Happened::Stopped { life } => {
+                RecordedEvent::Worked { life } | RecordedEvent::Stopped { life } => {
                     open.entry((entity, *life)).and_modify(|life| life.to = life.to.max(*at));
                 }
                 _ => {}
@@ -77,7 +77,7 @@ pub(crate) fn never_two_instances(records: &Records) -> Result<usize, Failure> {
 }
 
 /// One call of a client, with its end.
-struct Asked<'a> {
+struct ClientCall<'a> {
     entity: &'a str,
     at: At,
     write: Option<u64>,
@@ -85,17 +85,17 @@ struct Asked<'a> {
     end: Option<&'a Entry>,
 }
 
-fn asked(records: &Records) -> Vec<Asked<'_>> {
+fn client_calls(records: &Records) -> Vec<ClientCall<'_>> {
     let mut all = Vec::new();
     for entries in records.values() {
         let mut by_call = BTreeMap::new();
         for entry in entries {
             match &entry.what {
-                Happened::Called { call, write } => {
+                RecordedEvent::Called { call, write } => {
                     by_call.insert(*call, all.len());
-                    all.push(Asked { entity: &entry.entity, at: entry.at, write: *write, end: None });
+                    all.push(ClientCall { entity: &entry.entity, at: entry.at, write: *write, end: None });
                 }
-                Happened::Answered { call, .. } | Happened::Failed { call, .. } => {
+                RecordedEvent::Answered { call, .. } | RecordedEvent::Failed { call, .. } => {
                     if let Some(&index) = by_call.get(call) {
                         all[index].end = Some(entry);
                     }
@@ -119,7 +119,7 @@ struct Log<'a> {
 fn logs(records: &Records) -> Result<BTreeMap<&str, Log<'_>>, Failure> {
     let mut logs = BTreeMap::new();
     for Entry { at, entity, what } in records.values().flatten() {
-        let Happened::Logged { since, values } = what else { continue };
+        let RecordedEvent::Logged { since, values } = what else { continue };
         let mut versions = BTreeMap::new();
         for (&value, version) in values.iter().zip(1..) {
             if let Some(before) = versions.insert(value, version) {
@@ -132,17 +132,17 @@ fn logs(records: &Records) -> Result<BTreeMap<&str, Log<'_>>, Failure> {
 }
 
 /// The call as an operation of the history; `None` for a call without any effect or answer to check.
-fn operation(asked: &Asked<'_>, log: &Log<'_>) -> Result<Option<Operation<Call, Reply>>, Failure> {
-    let entity = asked.entity;
-    let stored = asked.write.and_then(|value| log.versions.get(&value).copied());
-    let (input, called_at) = (asked.write.map_or(Call::Read, Call::Write), asked.at.0);
-    match asked.end.map(|end| (end.at, &end.what)) {
-        Some((at, Happened::Answered { version, value, .. })) => {
+fn operation(call: &ClientCall<'_>, log: &Log<'_>) -> Result<Option<Operation<Call, Reply>>, Failure> {
+    let entity = call.entity;
+    let stored = call.write.and_then(|value| log.versions.get(&value).copied());
+    let (input, called_at) = (call.write.map_or(Call::Read, Call::Write), call.at.0);
+    match call.end.map(|end| (end.at, &end.what)) {
+        Some((at, RecordedEvent::Answered { version, value, .. })) => {
             let version = *version;
             let output = value.map_or(Reply::Written { version }, |value| Reply::Read { version, value });
             Ok(Some(Operation::answered(input, called_at, output, at.0)))
         }
-        Some((at, Happened::Failed { may_have_run: false, error, .. })) if stored.is_some() => {
+        Some((at, RecordedEvent::Failed { may_have_run: false, error, .. })) if stored.is_some() => {
             Err(format!("{entity}: the error at {} says that a write did not run, and it is stored: {error}", at.0))
         }
         // An unanswered write took effect if the log has it, at some time before the log was read.
@@ -154,10 +154,10 @@ fn operation(asked: &Asked<'_>, log: &Log<'_>) -> Result<Option<Operation<Call, 
 pub(crate) fn linearizable(records: &Records) -> Result<Checked, Failure> {
     let logs = logs(records)?;
     let mut history = Vec::new();
-    for asked in asked(records) {
-        let entity = asked.entity;
+    for call in client_calls(records) {
+        let entity = call.entity;
         let log = logs.get(entity).ok_or_else(|| format!("{entity} was not asked for all its writes"))?;
-        history.extend(operation(&asked, log)?.map(|operation| (entity, operation)));
+        history.extend(operation(&call, log)?.map(|operation| (entity, operation)));
     }
     for (entity, log) in &logs {
         let (version, value) = (log.values.len() as u64, log.values.last().copied().unwrap_or(0));
@@ -171,32 +171,32 @@ pub(crate) fn linearizable(records: &Records) -> Result<Checked, Failure> {
 mod tests {
     use super::*;
 
-    fn entry(at: u64, what: Happened) -> Entry {
+    fn entry(at: u64, what: RecordedEvent) -> Entry {
         Entry { at: At(at), entity: "x/1".into(), what }
     }
 
     fn called(at: u64, call: u64, write: Option<u64>) -> Entry {
-        entry(at, Happened::Called { call, write })
+        entry(at, RecordedEvent::Called { call, write })
     }
 
     fn answered(at: u64, call: u64, version: u64, value: Option<u64>) -> Entry {
-        entry(at, Happened::Answered { call, version, value })
+        entry(at, RecordedEvent::Answered { call, version, value })
     }
 
     fn failed(at: u64, call: u64, may_have_run: bool) -> Entry {
-        entry(at, Happened::Failed { call, may_have_run, error: "dropped".into() })
+        entry(at, RecordedEvent::Failed { call, may_have_run, error: "dropped".into() })
     }
 
     fn logged(since: u64, at: u64, values: &[u64]) -> Entry {
-        entry(at, Happened::Logged { since: At(since), values: values.to_vec() })
+        entry(at, RecordedEvent::Logged { since: At(since), values: values.to_vec() })
     }
 
     fn started(at: u64, life: u64) -> Entry {
-        entry(at, Happened::Started { life, pid: 0, generation: life.to_string() })
+        entry(at, RecordedEvent::Started { life, pid: 0, generation: life.to_string() })
     }
 
     fn worked(at: u64, life: u64) -> Entry {
-        entry(at, Happened::Worked { life })
+        entry(at, RecordedEvent::Worked { life })
     }
 
     #[track_caller]
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_copy_answers_to_two_processes_is_linearizable() {
+    fn one_copy_read_by_two_processes_is_linearizable() {
         let first = vec![called(1, 1, Some(7)), answered(5, 1, 1, None), called(6, 2, Some(8))];
         let second =
             vec![called(2, 1, None), answered(3, 1, 0, Some(0)), called(4, 2, None), answered(5, 2, 1, Some(7))];
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_says_that_nothing_ran_is_held_to_it() {
+    fn an_error_that_denies_a_stored_write_is_refused() {
         let calls = vec![called(1, 1, Some(7)), failed(2, 1, false)];
         refused(
             &Records::from([(1, [calls.clone(), vec![logged(8, 9, &[7])]].concat())]),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_that_works_after_another_began_is_found() {
+    fn two_overlapping_instances_are_found() {
         let owner = vec![started(1, 1), worked(5, 1)];
         let follower = vec![started(6, 1), worked(9, 1)];
         assert_eq!(never_two_instances(&Records::from([(1, owner.clone()), (2, follower.clone())])), Ok(2));

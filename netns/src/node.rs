@@ -14,7 +14,7 @@ use greylag_core::{NodeAddress, Registry, UniqueAddress};
 use greylag_lease_postgres::PostgresLeases;
 use greylag_transport::{GrpcTransport, Tls, TransportSettings};
 
-use crate::report::{At, Line, What};
+use crate::report::{At, Line, NodeEvent};
 
 /// The interval at which a running instance reports that it works.
 const WORK_INTERVAL: Duration = Duration::from_millis(20);
@@ -97,7 +97,7 @@ pub(crate) fn run_to_end(life: impl Future<Output = Result<(), String>>) -> Exit
 }
 
 fn note_failure(failure: &str) -> ExitCode {
-    tell(What::Note { text: format!("failed: {failure}") });
+    tell(NodeEvent::Note { text: format!("failed: {failure}") });
     ExitCode::FAILURE
 }
 
@@ -125,39 +125,39 @@ async fn live(arguments: Arguments) -> Result<(), String> {
     let job = Singleton::job("worker", |_, stop| work(stop));
     let singleton = SingletonSettings { use_lease: arguments.lease.is_some(), ..SingletonSettings::default() };
     cluster.singleton(job.settings(singleton)).map_err(|error| error.to_string())?;
-    let telling = tokio::spawn(tell_events(cluster.clone()));
+    let telling = tokio::spawn(print_events(cluster.clone()));
     cluster.join_seed_nodes(vec![seed]).await.map_err(|error| error.to_string())?;
     let reason = cluster.terminated().await;
     telling.abort();
-    tell(What::Ended { reason: format!("{reason:?}") });
+    tell(NodeEvent::Ended { reason: format!("{reason:?}") });
     transport.shutdown().await;
     Ok(())
 }
 
 /// Reports that the singleton works, until it is told to stop.
 async fn work(mut stop: StopToken) {
-    tell(What::SingletonStarted);
+    tell(NodeEvent::SingletonStarted);
     let mut work = tokio::time::interval(WORK_INTERVAL);
     work.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         tokio::select! {
             biased;
             () = stop.stopped() => break,
-            _ = work.tick() => tell(What::SingletonWorks),
+            _ = work.tick() => tell(NodeEvent::SingletonWorks),
         }
     }
-    tell(What::SingletonEnded);
+    tell(NodeEvent::SingletonEnded);
 }
 
 /// Reports the membership events that scenarios check, and the count of Up members whenever it changes.
-pub(crate) async fn tell_events(cluster: Cluster) {
+pub(crate) async fn print_events(cluster: Cluster) {
     let mut events = cluster.subscribe();
     let mut up = 0;
     let mut tell_count = || {
         let count = cluster.view().members.iter().filter(|member| member.status == MemberStatus::Up).count();
         if count != up {
             up = count;
-            tell(What::Up { count });
+            tell(NodeEvent::Up { count });
         }
     };
     tell_count();
@@ -170,30 +170,32 @@ pub(crate) async fn tell_events(cluster: Cluster) {
 }
 
 /// The line for an event; `None` for events that no scenario checks.
-fn of_interest(event: ClusterEvent) -> Option<What> {
+fn of_interest(event: ClusterEvent) -> Option<NodeEvent> {
     let name = |address: &UniqueAddress| address.address().to_string();
     Some(match event {
-        ClusterEvent::UnreachableMember(member) => What::Unreachable { member: name(&member.address) },
-        ClusterEvent::ReachableMember(member) => What::Reachable { member: name(&member.address) },
-        ClusterEvent::MemberDowned(member) => What::Downed { member: name(&member.address) },
-        ClusterEvent::MemberRemoved { member, clean, .. } => What::Removed { member: name(&member.address), clean },
-        ClusterEvent::AddressHeld { holder, .. } => What::AddressHeld { member: name(&holder) },
-        ClusterEvent::ProvenDead { member, .. } => What::ProvenDead { member: name(&member) },
+        ClusterEvent::UnreachableMember(member) => NodeEvent::Unreachable { member: name(&member.address) },
+        ClusterEvent::ReachableMember(member) => NodeEvent::Reachable { member: name(&member.address) },
+        ClusterEvent::MemberDowned(member) => NodeEvent::Downed { member: name(&member.address) },
+        ClusterEvent::MemberRemoved { member, clean, .. } => {
+            NodeEvent::Removed { member: name(&member.address), clean }
+        }
+        ClusterEvent::AddressHeld { holder, .. } => NodeEvent::AddressHeld { member: name(&holder) },
+        ClusterEvent::ProvenDead { member, .. } => NodeEvent::ProvenDead { member: name(&member) },
         ClusterEvent::DowningDecision(decision) => {
-            What::Decision { text: format!("{} downs {:?}", decision.verdict, decision.downed) }
+            NodeEvent::Decision { text: format!("{} downs {:?}", decision.verdict, decision.downed) }
         }
         ClusterEvent::LocalPause(pause) => {
-            What::LocalPause { millis: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) }
+            NodeEvent::LocalPause { millis: u64::try_from(pause.as_millis()).unwrap_or(u64::MAX) }
         }
-        ClusterEvent::SelfDowned => What::SelfDowned,
-        ClusterEvent::SelfSuspect => What::Note { text: "self-suspect".into() },
-        ClusterEvent::SelfTrusted => What::Note { text: "self-trusted".into() },
+        ClusterEvent::SelfDowned => NodeEvent::SelfDowned,
+        ClusterEvent::SelfSuspect => NodeEvent::Note { text: "self-suspect".into() },
+        ClusterEvent::SelfTrusted => NodeEvent::Note { text: "self-trusted".into() },
         _ => return None,
     })
 }
 
 /// Writes a line to standard output.
-pub(crate) fn tell(what: What) {
+pub(crate) fn tell(what: NodeEvent) {
     let line = Line { at: At::now(), what };
     let mut out = std::io::stdout().lock();
     // Ignore write errors: they mean that the scenario, which started this node and reads its lines, has ended.

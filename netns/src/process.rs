@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::lab::{Failure, Lab};
 use crate::node::Proof;
-use crate::report::{At, Line, What};
+use crate::report::{At, Line, NodeEvent};
 
 /// A node process, running or ended.
 pub(crate) struct Node {
@@ -16,7 +16,7 @@ pub(crate) struct Node {
     pub(crate) name: String,
     child: Child,
     orders: ChildStdin,
-    said: Arc<(Mutex<Vec<Line>>, Condvar)>,
+    lines: Arc<(Mutex<Vec<Line>>, Condvar)>,
 }
 
 /// The arguments with which a node is started.
@@ -101,10 +101,10 @@ impl<'a> Start<'a> {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("cannot start a node: {error}"))?;
-        let said = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
+        let lines = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
         let out = child.stdout.take().ok_or("the node has no standard output")?;
         let orders = child.stdin.take().ok_or("the node has no standard input")?;
-        let heard = Arc::clone(&said);
+        let heard = Arc::clone(&lines);
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines().map_while(Result::ok) {
                 if let Ok(line) = serde_json::from_str(&line) {
@@ -113,19 +113,19 @@ impl<'a> Start<'a> {
                 }
             }
         });
-        Ok(Node { name: format!("{}:{}", self.host, self.port), child, orders, said })
+        Ok(Node { name: format!("{}:{}", self.host, self.port), child, orders, lines })
     }
 }
 
 impl Node {
     /// All lines that the node has written.
-    pub(crate) fn said(&self) -> Vec<Line> {
-        self.said.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub(crate) fn lines(&self) -> Vec<Line> {
+        self.lines.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The lines that the node wrote at `since` or later.
-    pub(crate) fn said_since(&self, since: At) -> Vec<Line> {
-        self.said().into_iter().filter(|line| line.at >= since).collect()
+    pub(crate) fn lines_since(&self, since: At) -> Vec<Line> {
+        self.lines().into_iter().filter(|line| line.at >= since).collect()
     }
 
     /// Waits until the node writes a wanted line at `since` or later, and returns the time of that line.
@@ -133,27 +133,28 @@ impl Node {
         &self,
         what: &str,
         since: At,
-        patience: Duration,
-        wanted: impl Fn(&What) -> bool,
+        timeout: Duration,
+        wanted: impl Fn(&NodeEvent) -> bool,
     ) -> Result<At, Failure> {
-        let deadline = Instant::now() + patience;
-        let mut said = self.said.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let deadline = Instant::now() + timeout;
+        let mut lines = self.lines.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(line) = said.iter().find(|line| line.at >= since && wanted(&line.what)) {
+            if let Some(line) = lines.iter().find(|line| line.at >= since && wanted(&line.what)) {
                 return Ok(line.at);
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                let last: Vec<_> = said.iter().filter(|line| line.what != What::SingletonWorks).rev().take(6).collect();
-                return Err(format!("{}: {what}: not within {patience:?}; it last said {last:?}", self.name));
+                let last: Vec<_> =
+                    lines.iter().filter(|line| line.what != NodeEvent::SingletonWorks).rev().take(6).collect();
+                return Err(format!("{}: {what}: not within {timeout:?}; it last said {last:?}", self.name));
             }
-            said = self.said.1.wait_timeout(said, left).unwrap_or_else(PoisonError::into_inner).0;
+            lines = self.lines.1.wait_timeout(lines, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Waits until the node has reported `count` Up members.
     pub(crate) fn wait_up(&self, count: usize) -> Result<(), Failure> {
-        let wanted = |what: &What| *what == What::Up { count };
+        let wanted = |what: &NodeEvent| *what == NodeEvent::Up { count };
         self.wait(&format!("{count} Up"), At::EPOCH, Duration::from_secs(60), wanted).map(drop)
     }
 
@@ -176,8 +177,8 @@ impl Node {
     }
 
     /// Waits until the process has ended by itself, so that the kernel has closed its sockets.
-    pub(crate) fn wait_gone(&mut self, patience: Duration) -> Result<(), Failure> {
-        let deadline = Instant::now() + patience;
+    pub(crate) fn wait_gone(&mut self, timeout: Duration) -> Result<(), Failure> {
+        let deadline = Instant::now() + timeout;
         loop {
             match self.child.try_wait() {
                 Ok(Some(_)) => return Ok(()),

@@ -24,13 +24,13 @@ pub(crate) struct Entry {
     pub(crate) entity: String,
     /// The recorded event.
     #[serde(flatten)]
-    pub(crate) what: Happened,
+    pub(crate) what: RecordedEvent,
 }
 
 /// An event of an entity or a call, as observed by one process.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "what", rename_all = "kebab-case")]
-pub(crate) enum Happened {
+pub(crate) enum RecordedEvent {
     /// A client is about to write this value, or to read if there is none.
     Called { call: u64, write: Option<u64> },
     /// The call was answered with the version (count of writes), and a read also with the value.
@@ -59,7 +59,7 @@ impl Record {
     }
 
     /// Writes an entry with the current time, and returns that time.
-    pub(crate) fn note(&self, entity: &str, what: Happened) -> At {
+    pub(crate) fn note(&self, entity: &str, what: RecordedEvent) -> At {
         let at = At::now();
         let entry = Entry { at, entity: entity.to_owned(), what };
         let written = serde_json::to_vec(&entry).map_err(std::io::Error::from).and_then(|mut line| {
@@ -68,7 +68,9 @@ impl Record {
         });
         if let Err(error) = written {
             // End the process: a history with missing entries would be judged wrongly.
-            crate::node::tell(crate::report::What::Note { text: format!("cannot write down what happens: {error}") });
+            crate::node::tell(crate::report::NodeEvent::Note {
+                text: format!("cannot write down what happens: {error}"),
+            });
             std::process::exit(1);
         }
         at
@@ -103,10 +105,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_but_for_a_line_that_was_not_finished() {
+    fn records_round_trip_without_an_unfinished_last_line() {
         let directory = tempfile::tempdir().expect("a directory");
         let record = Record::create(directory.path()).expect("it opens");
-        let called = Happened::Called { call: 1, write: Some(7) };
+        let called = RecordedEvent::Called { call: 1, write: Some(7) };
         let at = record.note("x/1", called.clone());
         let path = directory.path().join(format!("{}.jsonl", std::process::id()));
         let mut file = OpenOptions::new().append(true).open(path).expect("it is there");
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_says_nothing_is_an_error() {
+    fn an_unreadable_line_is_an_error() {
         assert!(entries("{\"at\":5}\n").is_err());
     }
 }

@@ -36,13 +36,13 @@ pub(crate) struct Line {
     pub(crate) at: At,
     /// The reported event.
     #[serde(flatten)]
-    pub(crate) what: What,
+    pub(crate) what: NodeEvent,
 }
 
 /// The events that a node reports. Members are named by `host:port`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
-pub(crate) enum What {
+pub(crate) enum NodeEvent {
     /// This node sees `count` Up members.
     Up { count: usize },
     /// A member is found unreachable, by this node or another.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::lab::{Failure, Lab};
 use crate::process::{Node, Start};
-use crate::report::{At, Findings, Line, What};
+use crate::report::{At, Findings, Line, NodeEvent};
 use crate::say;
 
 /// One way to break a cluster, and the checks that must hold then.
@@ -190,7 +190,7 @@ pub(crate) fn run_all<'a>(
 
 /// Time limit for anything that the resolver decides: detection, `stable_after` and the margin, doubled for a machine
 /// that is busy with other work.
-const PATIENCE: Duration = Duration::from_secs(100);
+const TIMEOUT: Duration = Duration::from_secs(100);
 
 /// Starts a node on each of the first `hosts` hosts and waits until all are Up; the first node is the oldest.
 fn form(lab: &Lab, hosts: usize, adapt: impl Fn(Start<'_>) -> Start<'_>) -> Result<Vec<Node>, Failure> {
@@ -201,7 +201,7 @@ fn form(lab: &Lab, hosts: usize, adapt: impl Fn(Start<'_>) -> Start<'_>) -> Resu
         // Start one after another, so that each node is older than the next.
         nodes.iter().try_for_each(|node| node.wait_up(host + 1))?;
     }
-    nodes[0].wait("the singleton", At::EPOCH, PATIENCE, |what| *what == What::SingletonStarted)?;
+    nodes[0].wait("the singleton", At::EPOCH, TIMEOUT, |what| *what == NodeEvent::SingletonStarted)?;
     Ok(nodes)
 }
 
@@ -210,10 +210,10 @@ fn never<'a>(
     what: &str,
     nodes: impl IntoIterator<Item = &'a Node>,
     since: At,
-    unwanted: impl Fn(&What) -> bool,
+    unwanted: impl Fn(&NodeEvent) -> bool,
 ) -> Result<(), Failure> {
     for node in nodes {
-        if let Some(line) = node.said_since(since).into_iter().find(|line| unwanted(&line.what)) {
+        if let Some(line) = node.lines_since(since).into_iter().find(|line| unwanted(&line.what)) {
             return Err(format!("{}: {what}: it said {:?}", node.name, line.what));
         }
     }
@@ -224,10 +224,12 @@ fn never<'a>(
 fn instances(nodes: &[Node]) -> Vec<(At, At)> {
     let mut runs = Vec::new();
     for node in nodes {
-        let is_work = |line: &Line| matches!(line.what, What::SingletonStarted | What::SingletonWorks);
-        for line in node.said().into_iter().filter(is_work) {
+        let is_work = |line: &Line| matches!(line.what, NodeEvent::SingletonStarted | NodeEvent::SingletonWorks);
+        for line in node.lines().into_iter().filter(is_work) {
             match runs.last_mut() {
-                Some((owner, _, end)) if *owner == node.name && line.what == What::SingletonWorks => *end = line.at,
+                Some((owner, _, end)) if *owner == node.name && line.what == NodeEvent::SingletonWorks => {
+                    *end = line.at
+                }
                 _ => runs.push((node.name.clone(), line.at, line.at)),
             }
         }
@@ -245,10 +247,13 @@ fn never_two_instances(nodes: &[Node]) -> Result<(), Failure> {
     }
 }
 
-fn is_downing(what: &What) -> bool {
-    matches!(what, What::Downed { .. } | What::Decision { .. } | What::SelfDowned | What::Removed { .. })
+fn is_downing(what: &NodeEvent) -> bool {
+    matches!(
+        what,
+        NodeEvent::Downed { .. } | NodeEvent::Decision { .. } | NodeEvent::SelfDowned | NodeEvent::Removed { .. }
+    )
 }
 
-fn removed(member: &str) -> impl Fn(&What) -> bool {
-    move |what| matches!(what, What::Removed { member: removed, .. } if removed == member)
+fn removed(member: &str) -> impl Fn(&NodeEvent) -> bool {
+    move |what| matches!(what, NodeEvent::Removed { member: removed, .. } if removed == member)
 }

@@ -23,9 +23,9 @@ use tokio::sync::mpsc;
 use clients::Clients;
 pub(crate) use entity::KINDS;
 
-use crate::node::{Place, run_to_end, tell, tell_events};
+use crate::node::{Place, print_events, run_to_end, tell};
 use crate::record::Record;
-use crate::report::What;
+use crate::report::NodeEvent;
 
 /// One node with entities and clients.
 #[derive(Debug, clap::Args)]
@@ -55,7 +55,7 @@ async fn live(arguments: Arguments) -> Result<(), String> {
     let builder = builder.configure(move |settings| configure(settings, &place, database));
     let builder = KINDS.iter().fold(builder, |builder, kind| kind.set_up(builder, &record));
     let node = builder.start().await.map_err(|error| error.to_string())?;
-    tokio::spawn(tell_events(node.cluster().clone()));
+    tokio::spawn(print_events(node.cluster().clone()));
     let mut clients = Clients::new(node.clone(), record);
     let mut orders = orders();
     let mut look = tokio::time::interval(LOOK_INTERVAL);
@@ -64,15 +64,15 @@ async fn live(arguments: Arguments) -> Result<(), String> {
     loop {
         tokio::select! {
             reason = &mut terminated => {
-                tell(What::Ended { reason: format!("{reason:?}") });
+                tell(NodeEvent::Ended { reason: format!("{reason:?}") });
                 return Ok(());
             }
             order = orders.recv() => match order {
-                Some(order) => obey(&order, &mut clients).await?,
+                Some(order) => handle_orders(&order, &mut clients).await?,
                 // Standard input is closed: the scenario has ended.
                 None => return Ok(()),
             },
-            _ = look.tick() => clients.served().into_iter().for_each(|round| tell(What::Served { round })),
+            _ = look.tick() => clients.served().into_iter().for_each(|round| tell(NodeEvent::Served { round })),
         }
     }
 }
@@ -91,18 +91,18 @@ fn configure(settings: &mut NodeSettings, place: &Place, database: String) {
     journal.settings.pool_query = 1;
 }
 
-async fn obey(order: &str, clients: &mut Clients) -> Result<(), String> {
+async fn handle_orders(order: &str, clients: &mut Clients) -> Result<(), String> {
     match order {
         "go" => clients.go().await,
         "newcomers" => clients.go_to_newcomers(),
         "round" => clients.next_round(),
         "stop" => {
             clients.stop().await;
-            tell(What::ClientsStopped);
+            tell(NodeEvent::ClientsStopped);
         }
         "survey" => {
             clients.survey().await;
-            tell(What::Surveyed);
+            tell(NodeEvent::Surveyed);
         }
         other => return Err(format!("there is no order {other:?}")),
     }

@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_part_has_what_is_needed_and_nothing_else() {
+    fn the_least_plan_keeps_only_the_needed_faults() {
         let needed = [3, 11, 12];
         let found = least(20, |kept| needed.iter().all(|index| kept.contains(index)));
         assert_eq!(found, needed);
@@ -184,7 +184,7 @@ mod tests {
     /// suspect when it wakes, since it exchanged gossip with no other node for long; the verdict against itself is
     /// carried out all the same, before the winner's margin is over.
     #[test]
-    fn scenario_64_a_lone_host_that_stood_still_downs_itself_before_the_margin_is_over() {
+    fn scenario_64_a_paused_lone_host_downs_itself_before_the_margin_ends() {
         for second in 16..24 {
             let pause = Fault::Pause { place: 0, time: Duration::from_secs(10) };
             let plan = plan(3, vec![(0, Fault::Cut(vec![0])), (second * 1_000, pause)], 90_000);

@@ -5,7 +5,7 @@
 //! late. Answers are lost, calls are duplicated, disks fill, breakers open, nodes crash, handlers panic. Then faults
 //! stop: of every entity one host must be able to write, every delivery is confirmed, all hosts stop.
 //!
-//! A model that shares no code with the machines is told every write that the stores took. Checked against it at every
+//! A model that shares no code with the machines is told of every write that the stores took. Checked against it at every
 //! step: a recovered state is the fold of all stored events, of acknowledged ones and of those whose outcome was
 //! unknown and that turned out stored; no reply leaves before the events that it depends on are stored, and an order
 //! that was answered as not stored never is; every event names the one before, so there is one history; stashed orders
@@ -13,19 +13,19 @@
 //!
 //! Source: persistence §2, §3, §4.1, §6, §10; scenarios 61 to 69.
 
-mod book;
-mod chronicle;
-mod diary;
+mod action_log;
+mod event_entity;
+mod faults;
+mod history;
 mod hosting;
 mod machine;
 mod network;
 mod permits;
 mod setup;
-mod slate;
 mod stash;
+mod state_entity;
 mod store;
 mod text;
-mod trouble;
 mod world;
 
 use std::time::Duration;
@@ -33,8 +33,8 @@ use std::time::Duration;
 use rand::RngExt;
 
 use crate::{Omission, Outcome, Run, Violation};
-use diary::Wish;
-use machine::Told;
+use action_log::OrderKind;
+use machine::HostInput;
 use world::{Due, World};
 
 pub(crate) fn worlds() -> Vec<crate::World> {
@@ -59,7 +59,7 @@ pub(crate) fn worlds() -> Vec<crate::World> {
 
 /// How long faults last; and the limits until everything must be well after them.
 const SAFETY: Duration = Duration::from_secs(6);
-const PATIENCE: u32 = 1_200;
+const TIME_LIMIT: u32 = 1_200;
 const STEP: Duration = Duration::from_millis(50);
 
 pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Violation> {
@@ -68,10 +68,10 @@ pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Viola
         let node = world.rng.random_range(0..world.setup.nodes);
         world.start(node, entity, false);
     }
-    world.later(STEP, Due::Trouble);
+    world.later(STEP, Due::Fault);
     while world.now < SAFETY && world.broken.is_none() {
-        let (entity, wish) = (world.rng.random_range(0..world.entities()), world.draw_wish());
-        world.want(entity, wish);
+        let (entity, kind) = (world.rng.random_range(0..world.entities()), world.draw_order_kind());
+        world.want(entity, kind);
         let pause = Duration::from_millis(world.rng.random_range(0..40));
         world.run_for(pause);
     }
@@ -89,12 +89,12 @@ fn heal(world: &mut World) {
     (world.disk_full_until, world.breaker_until) = (Duration::ZERO, Duration::ZERO);
     let mut owners: Vec<u64> = (0..world.entities()).map(|entity| world.start(0, entity, false)).collect();
     let mut asked: Vec<Vec<u64>> = vec![Vec::new(); owners.len()];
-    for _ in 0..PATIENCE {
+    for _ in 0..TIME_LIMIT {
         if world.broken.is_some() {
             return;
         }
         let is_served = |entity: usize| asked[entity].iter().any(|number| world.served.contains(number));
-        let is_confirmed = |entity: usize| world.chronicles.get(entity).is_none_or(|of| of.open_deliveries() == 0);
+        let is_confirmed = |entity: usize| world.event_histories.get(entity).is_none_or(|of| of.open_deliveries() == 0);
         if (0..owners.len()).all(|entity| is_served(entity) && is_confirmed(entity)) {
             return;
         }
@@ -104,7 +104,7 @@ fn heal(world: &mut World) {
             }
             let is_running = world.hosted.get(&owners[entity]).is_some_and(|hosted| hosted.machine.is_running());
             if is_running && asked[entity].len() < 1_000 {
-                asked[entity].push(world.order(owners[entity], Wish::Write(1)));
+                asked[entity].push(world.order(owners[entity], OrderKind::Write(1)));
             }
         }
         world.run_for(STEP);
@@ -123,7 +123,7 @@ fn end(world: &mut World) {
             return;
         }
         let (before, key) = (world.checked, world.start(0, entity, false));
-        for _ in 0..PATIENCE {
+        for _ in 0..TIME_LIMIT {
             if world.hosted.get(&key).is_some_and(|hosted| hosted.machine.is_running()) {
                 break;
             }
@@ -138,9 +138,9 @@ fn end(world: &mut World) {
 
 fn stop_all(world: &mut World) {
     for key in world.hosted.keys().copied().collect::<Vec<_>>() {
-        world.tell(key, Told::Stop);
+        world.tell(key, HostInput::Stop);
     }
-    for _ in 0..PATIENCE {
+    for _ in 0..TIME_LIMIT {
         if world.hosted.is_empty() || world.broken.is_some() {
             break;
         }

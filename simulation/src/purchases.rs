@@ -30,7 +30,7 @@ mod hosting;
 mod ledger;
 mod shop;
 
-use customer::{Letter, Msg};
+use customer::{MailboxMessage, Msg};
 use hosting::{Control, Hosted, Phase};
 use ledger::Ledger;
 use shop::Shop;
@@ -38,7 +38,7 @@ use shop::Shop;
 type Market = World<Purchases>;
 
 /// Limit for everything after healing.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Violation> {
     let unchecked = without == Some(Omission::GenerationCheck);
@@ -49,7 +49,7 @@ pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Viola
         ..Sabotage::default()
     };
     let mut market = World::with(seed, Faults::of(seed), sabotage, |rng, _| Purchases::draw(rng, unchecked, forgets));
-    let tally = market.run(world::SAFETY, PATIENCE).map_err(|what| Violation {
+    let tally = market.run(world::SAFETY, TIME_LIMIT).map_err(|what| Violation {
         promise: "every purchase is applied exactly once, in order, and every customer answers",
         what: what.trim().to_owned(),
     })?;
@@ -63,7 +63,7 @@ pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Viola
 
 /// Messages between nodes outside the regions.
 #[derive(Debug, Clone)]
-pub(crate) enum Beside {
+pub(crate) enum DirectMessage {
     Upstream(UpstreamMessage),
     Stopped { to: ControllerRef, message: ProducerStopped },
 }
@@ -188,7 +188,7 @@ impl Purchases {
 
 impl Application for Purchases {
     type Msg = Msg;
-    type Beside = Beside;
+    type Beside = DirectMessage;
     type Timer = Timer;
     type Shard = Hosted;
 
@@ -289,19 +289,19 @@ impl Application for Purchases {
         }
     }
 
-    fn on_beside(world: &mut Market, _from: usize, to: usize, message: Beside) {
+    fn on_beside(world: &mut Market, _from: usize, to: usize, message: DirectMessage) {
         match message {
-            Beside::Upstream(message) => {
+            DirectMessage::Upstream(message) => {
                 let here = world.app.shop.as_ref().is_some_and(|shop| shop.node == to);
                 if here && message.to.path == shop::path(world.app.epoch) {
                     world.tell_shop(ShopInput::Received(message));
                 }
             }
-            Beside::Stopped { to: controller, message } => {
+            DirectMessage::Stopped { to: controller, message } => {
                 let shard = controller.path.strip_prefix("shard/").and_then(|shard| ShardId::new(shard).ok());
                 let Some(shard) = shard else { return };
-                let letter = Letter::Stopped(message);
-                world.control_later(MS, to, &shard, Control::Direct { instance: controller.instance, letter });
+                let message = MailboxMessage::Stopped(message);
+                world.control_later(MS, to, &shard, Control::Direct { instance: controller.instance, message });
             }
         }
     }

@@ -39,7 +39,7 @@ pub struct Plan {
 }
 
 /// Limit for each phase.
-const PATIENCE: Duration = Duration::from_secs(600);
+const TIME_LIMIT: Duration = Duration::from_secs(600);
 
 /// Measures a cluster.
 ///
@@ -53,10 +53,10 @@ pub fn measure(plan: Plan) -> Result<Report, String> {
     // A few members first, as an operator would; then all others within ten seconds (scenario 36).
     let founders = members.min(10) - 1;
     world.join_within(founders, Duration::from_secs(1));
-    world.run_until("the first form", PATIENCE, World::is_settled)?;
+    world.run_until("the first form", TIME_LIMIT, World::is_settled)?;
     let (watch, from, wave) = (Stopwatch::start(), world.now(), Duration::from_secs(10));
     world.join_within(members - founders - 1, wave);
-    world.run_until("all have joined", PATIENCE, World::is_settled)?;
+    world.run_until("all have joined", TIME_LIMIT, World::is_settled)?;
     let forming = world.now() - from;
     let forming_processor = watch.elapsed();
     world.check_ages()?;
@@ -106,7 +106,7 @@ pub fn partition(plan: Plan) -> Result<Parted, String> {
     let mut world = World::new(&plan);
     world.start_first();
     world.join_within(members - 1, Duration::from_secs(10));
-    world.run_until("all have joined", PATIENCE, World::is_settled)?;
+    world.run_until("all have joined", TIME_LIMIT, World::is_settled)?;
     let (watch, from) = (Stopwatch::start(), world.now());
     world.run_for(Duration::from_secs(10));
     world.part(members / 10);

@@ -44,7 +44,7 @@ fn scenario_66_one_sick_node_that_changes_is_downed_alone() {
 
 /// Scenario 66: two crashes 15 to 20 s apart; the members that survived them stay.
 #[test]
-fn scenario_66_two_crashes_in_sequence_take_nobody_with_them() {
+fn scenario_66_two_crashes_in_sequence_down_no_healthy_member() {
     keeps("crashes-in-sequence", 1..6);
 }
 

@@ -36,7 +36,7 @@ fn replicas_agree_after_every_history() {
 
 /// ddata O6, Z4, Z5, Z6, Z7, Z8, Z9: every twist of pruning, four times.
 #[test]
-fn every_twist_of_pruning_keeps_its_promises() {
+fn every_pruning_event_keeps_the_promises() {
     let all = keeps(Some("pruning"), 0..48);
     assert!(all.performed > 40, "{all:?}");
 }
@@ -58,14 +58,14 @@ fn every_start_is_one_history() {
 
 /// ddata G13: a replica that has caught up holds everything.
 #[test]
-fn who_has_caught_up_holds_everything() {
+fn a_caught_up_replica_holds_every_entry() {
     keeps(Some("catch-up"), 0..3);
 }
 
 /// Sharding §2.15, ddata I4: a coordinator writes its epoch and its decision, and reads the epoch again before it
 /// announces the decision.
 #[test]
-fn nobody_hears_of_two_decisions() {
+fn no_shard_gets_two_decisions() {
     keeps(Some("fence"), 0..4);
 }
 

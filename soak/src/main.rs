@@ -19,13 +19,13 @@ use clap::{Parser, Subcommand};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use report::{Report, Told, say};
+use report::{NodeReport, Report, say};
 
 /// Any error; ends the run and is printed.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The time limit of each step; a step that works takes less.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Parser)]
 #[command(name = "greylag-soak", about = "Floods the data lanes and watches the heartbeats")]
@@ -86,8 +86,8 @@ impl Process {
         let orders = child.stdin.take().ok_or("no way to talk to a node")?;
         let lines = BufReader::new(child.stdout.take().ok_or("no way to hear a node")?).lines();
         let mut process = Self { address: String::new(), child, orders, lines };
-        match process.hear().await? {
-            Told::Up { address } => process.address = address,
+        match process.next_report().await? {
+            NodeReport::Up { address } => process.address = address,
             other => return Err(format!("a node began with {other:?}").into()),
         }
         Ok(process)
@@ -97,8 +97,8 @@ impl Process {
         Ok(self.orders.write_all(format!("{order}\n").as_bytes()).await?)
     }
 
-    async fn hear(&mut self) -> Result<Told, Failure> {
-        let line = tokio::time::timeout(PATIENCE, self.lines.next_line()).await??;
+    async fn next_report(&mut self) -> Result<NodeReport, Failure> {
+        let line = tokio::time::timeout(TIMEOUT, self.lines.next_line()).await??;
         Ok(serde_json::from_str(&line.ok_or("a node ended")?)?)
     }
 }
@@ -121,14 +121,14 @@ async fn soak(arguments: &Arguments) -> Result<(), Failure> {
     let mut reports = Vec::new();
     for node in &mut nodes {
         node.order("report").await?;
-        match node.hear().await? {
-            Told::Report(report) => reports.push(*report),
+        match node.next_report().await? {
+            NodeReport::Report(report) => reports.push(*report),
             other => return Err(format!("in place of a report: {other:?}").into()),
         }
     }
     for mut node in nodes {
         drop(node.orders);
-        tokio::time::timeout(PATIENCE, node.child.wait()).await??;
+        tokio::time::timeout(TIMEOUT, node.child.wait()).await??;
     }
     Report::judge(&reports, Duration::from_secs(arguments.seconds))
 }

@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use crate::Failure;
 use crate::load::Flood;
 use crate::probe::Probes;
-use crate::report::{Report, Told, say};
+use crate::report::{NodeReport, Report, say};
 
 /// Runs until the parent closes standard input.
 pub(crate) async fn run(seed: Option<&str>) -> Result<(), Failure> {
@@ -36,7 +36,7 @@ pub(crate) async fn run(seed: Option<&str>) -> Result<(), Failure> {
     cluster.wait_up().await?;
     let seen = Arc::new(Mutex::new(Report::default()));
     tokio::spawn(watch(cluster.subscribe(), seen.clone()));
-    tell(&Told::Up { address: cluster.self_address().address().to_string() })?;
+    report_to_parent(&NodeReport::Up { address: cluster.self_address().address().to_string() })?;
 
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     while let Some(order) = orders.next_line().await? {
@@ -58,7 +58,7 @@ pub(crate) async fn run(seed: Option<&str>) -> Result<(), Failure> {
                 report.refused = flood.refused.load(Ordering::Relaxed);
                 report.malformed = transport.stats().malformed_frames;
                 report.cpu_ms = processor_time();
-                tell(&Told::Report(Box::new(report)))?;
+                report_to_parent(&NodeReport::Report(Box::new(report)))?;
             }
             _ => return Err(format!("an unknown order: {order}").into()),
         }
@@ -66,7 +66,7 @@ pub(crate) async fn run(seed: Option<&str>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn tell(told: &Told) -> Result<(), Failure> {
+fn report_to_parent(told: &NodeReport) -> Result<(), Failure> {
     say(&serde_json::to_string(told)?);
     Ok(())
 }

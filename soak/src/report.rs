@@ -9,7 +9,7 @@ use crate::Failure;
 
 /// One line that a node writes to its standard output.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Told {
+pub(crate) enum NodeReport {
     /// The node is a full member.
     Up { address: String },
     /// The node's report, in answer to `report`.
@@ -74,7 +74,7 @@ impl Report {
             at(1.0),
             total(|r| r.unanswered)
         ));
-        let wrong: Vec<String> = reports.iter().flat_map(|report| report.wrongs(reports.len())).collect();
+        let wrong: Vec<String> = reports.iter().flat_map(|report| report.failures(reports.len())).collect();
         if wrong.is_empty() {
             say("no member was taken for unreachable");
             return Ok(());
@@ -83,7 +83,7 @@ impl Report {
     }
 
     /// The violated conditions of this node, as sentences.
-    fn wrongs(&self, members: usize) -> Vec<String> {
+    fn failures(&self, members: usize) -> Vec<String> {
         let mut wrong: Vec<_> = self.accusations.iter().map(|what| format!("{}: {what}", self.address)).collect();
         if self.members != members {
             wrong.push(format!("{} sees {} members of {members}", self.address, self.members));

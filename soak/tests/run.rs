@@ -4,7 +4,7 @@ use std::process::Command;
 
 /// Cluster C7, T5, T6, T39: saturated data lanes and handlers that block make no node look dead.
 #[test]
-fn a_short_flood_makes_nobody_look_dead() {
+fn a_short_flood_makes_no_member_unreachable() {
     let soak = Command::new(env!("CARGO_BIN_EXE_greylag-soak"))
         .args(["--seconds", "3", "--nodes", "3", "--stall-seconds", "1"])
         .output()

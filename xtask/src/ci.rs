@@ -1,20 +1,20 @@
-//! The gate, and the small tasks that it is made of.
+//! The gate, and the tasks that it consists of.
 
 use std::path::PathBuf;
 
 use crate::run::{Failure, root, run, run_and_read, run_with, say};
 use crate::{layers, licences, proto, scenarios, spec};
 
-/// How many seeds the gate gives the simulation.
+/// Seeds of the simulation in the gate.
 const GATE_SEEDS: &str = "2000";
 
-/// How many seeds the gate gives each scenario of the cluster (cluster §9).
+/// Seeds of each scenario of the cluster in the gate (cluster §9).
 const GATE_CLUSTER_SEEDS: u64 = 100;
 
-/// How many histories the gate gives the laws of each replicated type.
+/// Histories for the laws of each replicated type in the gate.
 const GATE_HISTORIES: u64 = 10_000;
 
-/// Everything that must hold before a change lands. Changes no file.
+/// Runs every check that a change must pass. Changes no file.
 pub(crate) fn ci() -> Result<(), Failure> {
     run("cargo", &["fmt", "--all", "--check"])?;
     layers::layers()?;
@@ -23,17 +23,18 @@ pub(crate) fn ci() -> Result<(), Failure> {
     licences::licences()?;
     proto::proto(true)?;
     run("cargo", &["clippy", "--workspace", "--all-targets", "--all-features", "--quiet", "--", "--deny", "warnings"])?;
-    // A broken link costs two minutes here, and the whole of the tests' time after them.
+    // Before the tests: a broken link is then reported after two minutes, not after all tests.
     run_with("cargo", &["doc", "--workspace", "--no-deps", "--quiet"], &[("RUSTDOCFLAGS", "-D warnings")])?;
     let test = readme_test_command()?;
-    unskipped(&test)?;
-    benchmark()?;
-    command_line()?;
-    delivery_without_entities()?;
+    run_tests_unskipped(&test)?;
+    replicator_benchmark()?;
+    command_line_features()?;
+    delivery_features()?;
     laws(GATE_HISTORIES, "")?;
     sim(&["--seeds".to_owned(), GATE_SEEDS.to_owned()])?;
-    // The joins of a hundred nodes take longer than all the rest; the tests play one, and `greylag-scale` more.
-    played(GATE_CLUSTER_SEEDS, &["--skip", "scenario_36"])?;
+    // Skips the joins of a hundred nodes, which take longer than all other scenarios; the tests run them with one seed,
+    // and `greylag-scale` with more.
+    cluster_scenarios(GATE_CLUSTER_SEEDS, &["--skip", "scenario_36"])?;
     let programs = Programs::as_tested()?;
     programs.run("greylag-netns", &["--quick"])?;
     short_attack(&programs)?;
@@ -41,22 +42,22 @@ pub(crate) fn ci() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs the tests, and fails also if one says that it was skipped: what a fresh machine may lack (such
-/// as PostgreSQL), the gate's machine must have.
-fn unskipped(test: &str) -> Result<(), Failure> {
+/// Runs the tests, and fails also if a test prints that it was skipped: a fresh machine may lack a program such as
+/// PostgreSQL, but the machine of the gate must have it.
+fn run_tests_unskipped(test: &str) -> Result<(), Failure> {
     let skipped = run_and_read("bash", &["-c", test], |line| line.starts_with("SKIPPED:"))?;
     if skipped.is_empty() { Ok(()) } else { Err(format!("tests were skipped:\n  {}", skipped.join("\n  "))) }
 }
 
-/// The replicator's benchmark in its short form: `cargo test` compiles and runs a benchmark only where it is named, so one
-/// that no longer works would be noticed when figures are wanted.
-fn benchmark() -> Result<(), Failure> {
+/// Runs the replicator's benchmark in its short form, because `cargo test` compiles and runs only named benchmarks, and a
+/// broken one would stay unnoticed.
+fn replicator_benchmark() -> Result<(), Failure> {
     run("cargo", &["test", "--quiet", "--workspace", "--all-features", "--bench", "replicator"])
 }
 
-/// The command line with fewer features than the tests of the workspace give it: with each alone it compiles, and with
-/// none its tests pass, which ask for what is missing.
-fn command_line() -> Result<(), Failure> {
+/// Checks the command line with fewer features than in the workspace: with each feature alone it must compile, and
+/// without features its tests must pass, some of which check the message for a missing feature.
+fn command_line_features() -> Result<(), Failure> {
     for features in ["journal-sled", "journal-postgres", ""] {
         let of_cli = ["--quiet", "--package", "greylag-cli", "--features", features];
         run("cargo", &[&["clippy"], &of_cli[..], &["--all-targets", "--", "--deny", "warnings"]].concat())?;
@@ -64,9 +65,9 @@ fn command_line() -> Result<(), Failure> {
     run("cargo", &["test", "--quiet", "--package", "greylag-cli"])
 }
 
-/// Delivery without entities, which the tests of the workspace have: with each feature alone it compiles, and with none
-/// point to point and work pulling pass their tests.
-fn delivery_without_entities() -> Result<(), Failure> {
+/// Checks delivery with fewer features than in the workspace: with each feature alone it must compile, and without
+/// features the tests of point-to-point delivery and of work pulling must pass.
+fn delivery_features() -> Result<(), Failure> {
     let package = ["--quiet", "--package", "greylag-delivery", "--no-default-features"];
     for features in ["", "sharding", "persistence", "ddata", "serde"] {
         let of_library = ["--features", features, "--", "--deny", "warnings"];
@@ -76,7 +77,7 @@ fn delivery_without_entities() -> Result<(), Failure> {
     run("cargo", &[&["test"], &package[..], &tests].concat())
 }
 
-/// The second command of the README, so that what people are told is what is checked.
+/// The test command of the README, so that the gate runs the command that users read.
 fn readme_test_command() -> Result<String, Failure> {
     let readme = std::fs::read_to_string(root().join("README.md")).map_err(|error| format!("no README.md: {error}"))?;
     readme
@@ -89,21 +90,21 @@ fn readme_test_command() -> Result<String, Failure> {
 
 /// Runs the simulation.
 pub(crate) fn sim(arguments: &[String]) -> Result<(), Failure> {
-    release("greylag-simulation", arguments)
+    run_release("greylag-simulation", arguments)
 }
 
-/// Plays each scenario of the cluster with so many seeds, optimized.
+/// Runs each scenario of the cluster with this many seeds, in a release build.
 pub(crate) fn sim_cluster(seeds: u64) -> Result<(), Failure> {
-    played(seeds, &[])
+    cluster_scenarios(seeds, &[])
 }
 
-fn played(seeds: u64, which: &[&str]) -> Result<(), Failure> {
+fn cluster_scenarios(seeds: u64, which: &[&str]) -> Result<(), Failure> {
     let test = ["test", "--quiet", "--release", "--package", "greylag-cluster", "--test", "simulation", "--"];
     run_with("cargo", &[&test, which].concat(), &[("GREYLAG_CLUSTER_SEEDS", &seeds.to_string())])
 }
 
-/// Stops the process that answers for 0.5 to 60 s under reads from all nodes, with short settings and with the
-/// defaults; fails if an answer is older than one that was given before.
+/// Pauses the process that answers for 0.5 to 60 s under reads from all nodes, with short settings and with the
+/// defaults; fails if an answer is older than an earlier one.
 pub(crate) fn sleeps() -> Result<(), Failure> {
     let test = ["test", "--quiet", "--release", "--package", "greylag", "--test", "sleep"];
     for settings in ["short", "default"] {
@@ -112,7 +113,7 @@ pub(crate) fn sleeps() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Kills a durable replicator under load so many times, optimized; fails if an acknowledged update is lost.
+/// Kills a durable replicator under load this many times, in a release build; fails if an acknowledged update is lost.
 pub(crate) fn durable(cycles: u64) -> Result<(), Failure> {
     let arguments = [
         "test",
@@ -131,12 +132,12 @@ pub(crate) fn durable(cycles: u64) -> Result<(), Failure> {
     run_with("cargo", &arguments, &[("GREYLAG_DDATA_CRASH_CYCLES", &cycles.to_string())])
 }
 
-/// Kills the embedded journal under load so many times, optimized; fails if anything acknowledged is lost.
+/// Kills the embedded journal under load this many times, in a release build; fails if an acknowledged write is lost.
 pub(crate) fn journal_crash(cycles: u64) -> Result<(), Failure> {
     journal_sled("crash", "acknowledged", ("GREYLAG_CRASH_CYCLES", cycles))
 }
 
-/// Damages copies of embedded journals so many times, optimized; fails if anything is read wrong.
+/// Damages copies of embedded journals this many times, in a release build; fails if a wrong value is read.
 pub(crate) fn journal_damage(flips: u64) -> Result<(), Failure> {
     journal_sled("mutilation", "", ("GREYLAG_MUTILATIONS", flips))?;
     journal_sled("power_loss", "", ("GREYLAG_POWER_LOSSES", flips))
@@ -148,7 +149,7 @@ fn journal_sled(test: &str, only: &str, (variable, count): (&str, u64)) -> Resul
     run_with("cargo", &arguments, &[(variable, &count.to_string())])
 }
 
-/// Checks the laws of every replicated type over so many histories each.
+/// Checks the laws of every replicated type over this many histories each.
 pub(crate) fn laws(histories: u64, only: &str) -> Result<(), Failure> {
     let test =
         ["test", "--quiet", "--release", "--package", "greylag-crdt", "--test", "laws", "--", "--nocapture", only];
@@ -157,27 +158,27 @@ pub(crate) fn laws(histories: u64, only: &str) -> Result<(), Failure> {
 
 /// Runs real nodes in network namespaces.
 pub(crate) fn netns(arguments: &[String]) -> Result<(), Failure> {
-    release("greylag-netns", arguments)
+    run_release("greylag-netns", arguments)
 }
 
-fn release(package: &str, arguments: &[String]) -> Result<(), Failure> {
+fn run_release(package: &str, arguments: &[String]) -> Result<(), Failure> {
     let mut command = vec!["run", "--quiet", "--release", "--package", package, "--"];
     command.extend(arguments.iter().map(String::as_str));
     run("cargo", &command)
 }
 
-/// Saturates the data lanes for so long.
+/// Saturates the data lanes for this many seconds.
 pub(crate) fn soak(seconds: u64, nodes: usize) -> Result<(), Failure> {
-    release("greylag-soak", &["--seconds".to_owned(), seconds.to_string(), "--nodes".to_owned(), nodes.to_string()])
+    run_release("greylag-soak", &["--seconds".to_owned(), seconds.to_string(), "--nodes".to_owned(), nodes.to_string()])
 }
 
-/// Gives jobs to workers that are killed, or more than they can do.
+/// Gives jobs to workers that are killed, or more jobs than the workers can do.
 pub(crate) fn jobs(arguments: &[String]) -> Result<(), Failure> {
-    release("greylag-jobs", arguments)
+    run_release("greylag-jobs", arguments)
 }
 
-/// The programs of the workspace as the tests have built them. Whether nodes keep their promises shows in a debug build
-/// too, and an optimized one takes longer to build than the programs run.
+/// The programs of the workspace in the debug build that the tests have made: a release build would take longer than the
+/// programs run, and finds no other errors.
 struct Programs(PathBuf);
 
 impl Programs {
@@ -192,7 +193,7 @@ impl Programs {
     }
 }
 
-/// Attacks a storefront for a moment.
+/// Attacks a storefront for ten seconds, with TLS and without.
 fn short_attack(programs: &Programs) -> Result<(), Failure> {
     for tls in [&["--tls"][..], &[]] {
         programs.run("greylag-attack", &[&["--lenient", "--seconds", "10", "--purchases", "5000"], tls].concat())?;
@@ -200,11 +201,11 @@ fn short_attack(programs: &Programs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Attacks a storefront for so long.
+/// Attacks a storefront for this many seconds.
 pub(crate) fn attack(seconds: u64, tls: bool, lenient: bool) -> Result<(), Failure> {
     run("cargo", &["build", "--quiet", "--release", "--package", "storefront"])?;
     let flags = [(tls, "--tls"), (lenient, "--lenient")].into_iter().filter(|(wanted, _)| *wanted);
     let seconds = ["--seconds".to_owned(), seconds.to_string()].into_iter();
     let arguments: Vec<String> = seconds.chain(flags.map(|(_, flag)| flag.to_owned())).collect();
-    release("greylag-attack", &arguments)
+    run_release("greylag-attack", &arguments)
 }

@@ -1,13 +1,14 @@
-//! How texts cite the specification: `cluster T8, T9 and T12`, `sharding §2.9`, `ddata scenarios 4 to 7`,
+//! Finds the citations of the specification in a text: `cluster T8, T9 and T12`, `sharding §2.9`, `ddata scenarios 4 to 7`,
 //! `persistence journal 24`.
 //!
-//! The grammar is strict, since a document's name is an ordinary word as well. A rule or a section behind it is always a
-//! citation; a bare number only where prose puts none (see [`announces`]). A list goes on after a comma, a semicolon, a
-//! slash, `and` and `or`, a range after `to` or a dash.
+//! The grammar is strict, since the name of a document is an ordinary word as well. A rule or a section after the name is
+//! always a citation; a bare number is one only at places where prose has no number (see [`announces`]). A list continues
+//! after a comma, a semicolon, a slash, `and` and `or`, a range after `to` or a dash.
 
 use std::collections::BTreeSet;
 
-/// What stands between two members of a list, and whether it makes them a range. Longer ones before their own beginnings.
+/// The separators of two members of a list, and whether the separator makes a range. A separator precedes its own
+/// prefixes.
 const SEPARATORS: &[(&str, bool)] = &[
     (", and ", false),
     (", or ", false),
@@ -22,10 +23,10 @@ const SEPARATORS: &[(&str, bool)] = &[
     ("-", true),
 ];
 
-/// Longer ranges than that are two numbers that have nothing to do with each other.
+/// The longest range; a longer one is two unrelated numbers.
 const LONGEST_RANGE: u32 = 200;
 
-/// What can be cited.
+/// The names that can be cited.
 #[derive(Debug, Default)]
 pub(crate) struct Vocabulary {
     /// The names of the documents.
@@ -37,7 +38,7 @@ pub(crate) struct Vocabulary {
 /// One id that a text cites.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Citation {
-    /// Where it stands.
+    /// Number of its line.
     pub(crate) line: usize,
     /// The document, such as `cluster`.
     pub(crate) document: String,
@@ -45,14 +46,14 @@ pub(crate) struct Citation {
     pub(crate) anchor: String,
 }
 
-/// What a text cites, and the lines where a number behind a document's name was taken for prose.
+/// The citations of a text, and the lines where a number after the name of a document is not a citation.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) citations: Vec<Citation>,
     pub(crate) prose: Vec<usize>,
 }
 
-/// Everything that a file cites. The end of its path says what its comments look like.
+/// The citations of a file. The extension in its path tells the form of its comments.
 pub(crate) fn citations(path: &str, text: &str, words: &Vocabulary) -> Found {
     let text = Joined::new(path, text);
     let mut found = Found::default();
@@ -60,7 +61,7 @@ pub(crate) fn citations(path: &str, text: &str, words: &Vocabulary) -> Found {
         for (at, _) in text.joined.match_indices(document.as_str()) {
             let (before, after) = (&text.joined[..at], &text.joined[at + document.len()..]);
             if before.ends_with(|c: char| c.is_alphanumeric() || "_-/.:#&@$".contains(c)) {
-                continue; // the end of another word or of a path
+                continue; // The name is the end of another word or of a path.
             }
             let line = text.line(at);
             let anchors = words.cited(document, before, after);
@@ -75,7 +76,7 @@ pub(crate) fn citations(path: &str, text: &str, words: &Vocabulary) -> Found {
     found
 }
 
-/// An anchor as a person cites it: `cluster T8`, `sharding §2.9`, `ddata 31`, `persistence journal 24`.
+/// An anchor as texts cite it: `cluster T8`, `sharding §2.9`, `ddata 31`, `persistence journal 24`.
 pub(crate) fn shown(document: &str, anchor: &str) -> String {
     let numbered = |prefix| anchor.strip_prefix(prefix).filter(|rest: &&str| starts_with_digit(rest));
     if let Some(section) = numbered("s") {
@@ -85,13 +86,13 @@ pub(crate) fn shown(document: &str, anchor: &str) -> String {
     format!("{document} {}", bare.unwrap_or(anchor).replace('-', " "))
 }
 
-/// What a number means: the beginning of its anchor.
+/// The prefix of the anchor that a bare number of this document means.
 fn numbers_of(document: &str) -> &'static str {
     if document == "README" { "settled-" } else { "n" }
 }
 
-/// Whether a document's name behind this text may be followed by a bare number: at the beginning of a paragraph or of a
-/// cell, behind punctuation (`(cluster 31)`, `Source: cluster 31`, `cluster M17; sharding 12`), and behind `Scenario`.
+/// Whether a bare number after the name of a document is a citation, if the name follows this text: at the beginning of a
+/// paragraph or of a cell, after punctuation (`(cluster 31)`, `Source: cluster 31`, `cluster M17; sharding 12`), and after `Scenario`.
 fn announces(before: &str) -> bool {
     let before = before.trim_end_matches(' ');
     let punctuation = before.is_empty() || before.ends_with(|c| "\n.:;,(|*-/`\"'".contains(c));
@@ -100,7 +101,7 @@ fn announces(before: &str) -> bool {
 }
 
 impl Vocabulary {
-    /// The anchors that are cited by a document's name between these two texts.
+    /// The anchors that the name of a document cites between these two texts.
     fn cited(&self, document: &str, before: &str, after: &str) -> Vec<String> {
         let after = after.strip_prefix(".md").unwrap_or(after);
         let behind = after.strip_prefix(' ').map(|rest| self.list(rest, numbers_of(document), announces(before)).0);
@@ -116,7 +117,7 @@ impl Vocabulary {
         anchors
     }
 
-    /// The anchors of a list, and what follows it. A bare number begins it only where one was announced.
+    /// The anchors of a list, and the text after it. A bare number begins the list only if `announced`.
     fn list<'a>(&self, text: &'a str, numbers: &str, announced: bool) -> (Vec<String>, &'a str) {
         let mut anchors: Vec<String> = Vec::new();
         let mut numbers = numbers.to_owned();
@@ -128,7 +129,7 @@ impl Vocabulary {
             }
             let Some((anchor, after)) = member(rest, &numbers) else { break };
             let after = without_remark(after);
-            let expected = if anchors.is_empty() { announced } else { is_range || ends(after) };
+            let expected = if anchors.is_empty() { announced } else { is_range || ends_member(after) };
             if starts_with_digit(rest) && !by_keyword && !expected {
                 break;
             }
@@ -143,7 +144,7 @@ impl Vocabulary {
         (anchors, end)
     }
 
-    /// `scenarios 31` and `journal 24`: how the anchors of the numbers behind a word begin, and the numbers.
+    /// `scenarios 31` and `journal 24`: the prefix of the anchors that the numbers after the word mean, and the numbers.
     fn keyword<'a>(&self, text: &'a str) -> Option<(String, &'a str)> {
         let (word, rest) = text.split_once(' ')?;
         let begin = match word {
@@ -155,7 +156,7 @@ impl Vocabulary {
     }
 }
 
-/// The anchor of the member of a list that a text begins with, and what follows it.
+/// The anchor of the first member of a list, and the text after it.
 fn member<'a>(text: &'a str, numbers: &str) -> Option<(String, &'a str)> {
     if let Some(section) = text.strip_prefix('§') {
         let (number, rest) = numbered(section, |c| c.is_ascii_digit() || c == '.')?;
@@ -168,11 +169,11 @@ fn member<'a>(text: &'a str, numbers: &str) -> Option<(String, &'a str)> {
     }
     let (number, rest) = numbered(text, |c| c.is_ascii_digit())?;
     // No document has a thousand scenarios.
-    (number.len() < 4 && !goes_on(rest)).then(|| (format!("{numbers}{number}"), rest))
+    (number.len() < 4 && !is_partial_number(rest)).then(|| (format!("{numbers}{number}"), rest))
 }
 
-/// Whether a number is only the beginning of `1,000`, `1.5`, `3 000` or `2-node`.
-fn goes_on(rest: &str) -> bool {
+/// Whether a number is only the first part of `1,000`, `1.5`, `3 000` or `2-node`.
+fn is_partial_number(rest: &str) -> bool {
     let mut rest = rest.chars();
     match (rest.next(), rest.next()) {
         (Some(',' | '.' | ' '), Some(next)) => next.is_ascii_digit(),
@@ -181,7 +182,7 @@ fn goes_on(rest: &str) -> bool {
     }
 }
 
-/// A number, with a letter behind it if it has one, and what follows.
+/// A number, with the letter after it if there is one, and the rest of the text.
 fn numbered(text: &str, of_number: fn(char) -> bool) -> Option<(&str, &str)> {
     let digits = text.find(|c| !of_number(c)).unwrap_or(text.len());
     let digits = text[..digits].trim_end_matches('.').len();
@@ -190,27 +191,27 @@ fn numbered(text: &str, of_number: fn(char) -> bool) -> Option<(&str, &str)> {
     (digits > 0 && !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_')).then_some((number, rest))
 }
 
-/// Without the letter or the remark in parentheses that says which part is meant: `cluster T15 (c)`, `ddata 90 b`.
+/// The text without the letter or the remark in parentheses that names a part: `cluster T15 (c)`, `ddata 90 b`.
 fn without_remark(text: &str) -> &str {
     let letter = text.strip_prefix(' ').and_then(|rest| rest.strip_prefix(|c: char| c.is_ascii_lowercase()));
-    let text = letter.filter(|rest| ends(rest)).unwrap_or(text);
+    let text = letter.filter(|rest| ends_member(rest)).unwrap_or(text);
     let remark = text.strip_prefix(" (").and_then(|rest| rest.split_once(')'));
     remark.filter(|(inside, _)| !inside.contains(['(', '\n'])).map_or(text, |(_, rest)| rest)
 }
 
-/// Whether a sentence, a cell or a member of a list ends here, so that what stood here was no count of things.
-fn ends(text: &str) -> bool {
+/// Whether a sentence, a cell or a member of a list ends here, so that the number before was not a count.
+fn ends_member(text: &str) -> bool {
     text.is_empty()
         || text.starts_with(|c| ".,:;)|\n\"`*/".contains(c))
         || separated(text).is_some_and(|(rest, _)| starts_with_digit(rest))
 }
 
-/// What follows a separator, and whether it makes a range.
+/// The text after a separator, and whether the separator makes a range.
 fn separated(text: &str) -> Option<(&str, bool)> {
     SEPARATORS.iter().find_map(|(separator, is_range)| Some((text.strip_prefix(separator)?, *is_range)))
 }
 
-/// What lies between the ends of a range such as `T5` and `T9`.
+/// The anchors between the ends of a range such as `T5` and `T9`.
 fn between(first: &str, last: &str) -> Vec<String> {
     let split = |anchor: &str| {
         let stem = anchor.trim_end_matches(|c: char| c.is_ascii_digit()).len();
@@ -228,10 +229,10 @@ fn starts_with_digit(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// A text in which the lines of a paragraph are one, without what marks comments, so that citations may wrap.
+/// A text in which the lines of a paragraph are joined and comment marks are removed, so that citations may wrap.
 struct Joined {
     joined: String,
-    /// Where each line begins.
+    /// Position at which each line begins.
     lines: Vec<usize>,
 }
 
@@ -241,7 +242,7 @@ impl Joined {
             "rs" | "proto" => &["///", "//!", "//"],
             "toml" | "txt" => &["#"],
             "sql" => &["--"],
-            // Everything is prose.
+            // The whole file is prose.
             _ => &[""],
         };
         let (mut joined, mut lines, mut last) = (String::new(), Vec::new(), None);
@@ -252,13 +253,13 @@ impl Joined {
             joined.push(if mark.is_some() && mark == last && !begins { ' ' } else { '\n' });
             lines.push(joined.len());
             joined.push_str(prose);
-            // What stands above a blank line is another paragraph.
+            // A blank line ends a paragraph.
             last = mark.filter(|_| !prose.is_empty());
         }
         Self { joined, lines }
     }
 
-    /// The number of the line at a place.
+    /// The number of the line at this position.
     fn line(&self, at: usize) -> usize {
         self.lines.partition_point(|start| *start <= at)
     }
@@ -268,7 +269,7 @@ impl Joined {
 pub(crate) mod tests {
     use super::*;
 
-    /// Documents that are not there, so that nobody takes these texts for citations.
+    /// Documents that do not exist, so that these texts are not checked as citations.
     pub(crate) fn words() -> Vocabulary {
         let set = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         Vocabulary { documents: set(&["alpha", "beta", "README"]), kits: set(&["journal", "states"]) }

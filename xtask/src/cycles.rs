@@ -1,7 +1,7 @@
-//! Cycles of modules inside a crate: modules of which each leads to every other one can only be read together.
+//! Finds cycles of modules inside a crate: modules that use each other in a ring can only be understood together.
 //!
-//! Those that are there stand in `xtask/cycles.txt`, and that list may only become shorter: a module that is not on it
-//! must not come to be on a cycle, and one that has left its cycle leaves the list.
+//! `xtask/cycles.txt` lists the modules on cycles, and may only become shorter: a module outside of the list must not
+//! join a cycle, and the line of a module that has left its cycle is deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,13 +9,13 @@ use std::path::Path;
 use crate::modules::{Arrows, Crate};
 use crate::run::{Failure, root, say};
 
-/// The modules that are known to be on a cycle, one a line.
+/// The list of modules on cycles, one a line.
 const LEDGER: &str = "xtask/cycles.txt";
 
-/// So many lines of an arrow are shown.
+/// Most line numbers that are shown for an arrow.
 const LINES: usize = 4;
 
-/// Checks the modules of all crates against the ledger, and says how many there are.
+/// Checks the modules of all crates against the list, and prints the counts.
 pub(crate) fn violations() -> Result<Vec<String>, Failure> {
     let ledger =
         std::fs::read_to_string(root().join(LEDGER)).map_err(|error| format!("cannot read {LEDGER}: {error}"))?;
@@ -28,25 +28,28 @@ pub(crate) fn violations() -> Result<Vec<String>, Failure> {
         let name = |module: &usize| read.modules[*module].name.clone();
         on_cycles.extend(found.iter().flat_map(|cycle| cycle.iter().map(|module| (name(module), cycle.len()))));
     }
-    let found = differences(&on_cycles, &ledger);
+    let found = compare_with_ledger(&on_cycles, &ledger);
     if found.is_empty() {
-        say(&format!("layers: {} of {modules} modules are on {cycles} cycles, as {LEDGER} says", on_cycles.len()));
+        say(&format!(
+            "layers: {} of {modules} modules are on {cycles} cycles, all listed in {LEDGER}",
+            on_cycles.len()
+        ));
     }
     Ok(found)
 }
 
-/// What stands on a cycle and not in the ledger, and the other way round.
-fn differences(on_cycles: &BTreeMap<String, usize>, ledger: &[&str]) -> Vec<String> {
+/// The modules that are on a cycle but not in the list, and the reverse.
+fn compare_with_ledger(on_cycles: &BTreeMap<String, usize>, ledger: &[&str]) -> Vec<String> {
     let listed: BTreeSet<&str> = ledger.iter().copied().collect();
     let added = on_cycles.iter().filter(|(name, _)| !listed.contains(name.as_str())).map(|(name, size)| {
         let of = name.split("::").next().unwrap_or_default();
         let how = format!("`cargo xtask layers --cycles {of}` shows the arrows");
-        format!("{name} is on a cycle of {size} modules: turn an arrow of it round, or move what it leads to ({how})")
+        format!("{name} is on a cycle of {size} modules: reverse an arrow of the cycle, or move the item that the arrow leads to ({how})")
     });
     let gone = listed.iter().filter(|name| !on_cycles.contains_key(**name));
-    let gone = gone.map(|name| format!("{LEDGER}: {name} is on no cycle any more: take the line out"));
+    let gone = gone.map(|name| format!("{LEDGER}: {name} is on no cycle any more: delete the line"));
     let sorted = ledger.iter().copied().eq(listed.iter().copied());
-    let unsorted = (!sorted).then(|| format!("{LEDGER}: the lines are not sorted, or one stands twice"));
+    let unsorted = (!sorted).then(|| format!("{LEDGER}: the lines are not sorted, or one is duplicated"));
     added.chain(gone).chain(unsorted).collect()
 }
 
@@ -59,7 +62,7 @@ pub(crate) fn show(name: &str) -> Result<(), Failure> {
     let read = Crate::read(&folder)?;
     let arrows = read.arrows();
     let cycles = components(&arrows);
-    for line in cycles.iter().flat_map(|cycle| described(&read, cycle, &arrows)) {
+    for line in cycles.iter().flat_map(|cycle| describe_cycle(&read, cycle, &arrows)) {
         say(&line);
     }
     say(&format!("layers: {name} has {} cycles of modules", cycles.len()));
@@ -67,7 +70,7 @@ pub(crate) fn show(name: &str) -> Result<(), Failure> {
 }
 
 /// The lines that show one cycle.
-fn described(read: &Crate, cycle: &BTreeSet<usize>, arrows: &Arrows) -> Vec<String> {
+fn describe_cycle(read: &Crate, cycle: &BTreeSet<usize>, arrows: &Arrows) -> Vec<String> {
     let name = |module: usize| read.modules[module].name.as_str();
     let mut lines = vec![format!("a cycle of {} modules:", cycle.len())];
     for ((from, to), places) in arrows.iter().filter(|((from, to), _)| cycle.contains(from) && cycle.contains(to)) {
@@ -89,7 +92,7 @@ pub(crate) fn crates() -> Result<Vec<Crate>, Failure> {
     folders.iter().map(|folder| Crate::read(folder)).collect()
 }
 
-/// The sets of more than one module in which each reaches every other one.
+/// The strongly connected components of more than one module.
 fn components(arrows: &Arrows) -> Vec<BTreeSet<usize>> {
     let mut next: BTreeMap<usize, BTreeSet<usize>> = BTreeMap::new();
     for (from, to) in arrows.keys() {
@@ -107,7 +110,7 @@ fn components(arrows: &Arrows) -> Vec<BTreeSet<usize>> {
     found
 }
 
-/// Everything that arrows lead to from here.
+/// The modules that are reachable from `from`.
 fn reached(from: usize, next: &BTreeMap<usize, BTreeSet<usize>>) -> BTreeSet<usize> {
     let (mut open, mut reached) = (vec![from], BTreeSet::new());
     while let Some(at) = open.pop() {
@@ -123,7 +126,7 @@ mod tests {
     use crate::modules::tests::a_crate;
 
     #[test]
-    fn modules_that_name_each_other_in_a_ring_are_one_cycle() {
+    fn modules_that_use_each_other_in_a_ring_are_one_cycle() {
         let files = [
             ("lib.rs", "pub mod a; pub mod b; pub mod c; pub mod d;"),
             ("a.rs", "use crate::b::B;\npub struct A(B);"),
@@ -134,13 +137,13 @@ mod tests {
         let read = a_crate(&files);
         let cycles = components(&read.arrows());
         assert_eq!(cycles, [BTreeSet::from([1, 2, 3])]);
-        let shown = described(&read, &cycles[0], &read.arrows());
+        let shown = describe_cycle(&read, &cycles[0], &read.arrows());
         assert_eq!(shown.len(), 4, "{shown:?}");
         assert!(shown[1].starts_with("  x::a -> x::b: ") && shown[1].ends_with(":1,2"), "{shown:?}");
     }
 
     #[test]
-    fn a_module_with_its_own_children_makes_no_cycle_unless_both_name_each_other() {
+    fn a_parent_and_a_child_make_a_cycle_only_if_both_use_each_other() {
         let child = "pub struct B(super::A);";
         let passes_on = [("lib.rs", "mod a;"), ("a.rs", "mod b;\npub use b::B;\npub struct A;"), ("a/b.rs", child)];
         assert!(components(&a_crate(&passes_on).arrows()).is_empty());
@@ -152,11 +155,11 @@ mod tests {
     #[test]
     fn the_ledger_only_shrinks() {
         let on_cycles = BTreeMap::from([("x::a".to_owned(), 2), ("x::b".to_owned(), 2)]);
-        assert!(differences(&on_cycles, &["x::a", "x::b"]).is_empty());
-        let added = differences(&on_cycles, &["x::a"]);
+        assert!(compare_with_ledger(&on_cycles, &["x::a", "x::b"]).is_empty());
+        let added = compare_with_ledger(&on_cycles, &["x::a"]);
         assert!(added.len() == 1 && added[0].starts_with("x::b is on a cycle of 2 modules"), "{added:?}");
-        let gone = differences(&on_cycles, &["x::a", "x::b", "x::c"]);
+        let gone = compare_with_ledger(&on_cycles, &["x::a", "x::b", "x::c"]);
         assert!(gone.len() == 1 && gone[0].contains("x::c is on no cycle any more"), "{gone:?}");
-        assert_eq!(differences(&on_cycles, &["x::b", "x::a"]).len(), 1);
+        assert_eq!(compare_with_ledger(&on_cycles, &["x::b", "x::a"]).len(), 1);
     }
 }

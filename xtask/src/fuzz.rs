@@ -1,15 +1,15 @@
-//! Feeds every decoder that reads bytes of a peer with bytes that no peer would send.
+//! Feeds invalid bytes to every decoder that reads bytes of a peer.
 
 use crate::run::{Failure, command, output, root, run, say};
 
-/// More memory than that, in MiB, is a leak or a bomb: the largest frame has 2 MiB.
+/// Limit of the memory, in MiB: the largest frame has 2 MiB, so more is a leak or an attack.
 const MEMORY: &str = "-rss_limit_mb=512";
-/// No single allocation for a peer's bytes is larger, in MiB.
+/// Limit of a single allocation for a peer's bytes, in MiB.
 const ALLOCATION: &str = "-malloc_limit_mb=16";
-/// The largest input, in bytes: more than a frame on the control lane.
+/// Limit of an input, in bytes: more than a frame on the control lane has.
 const LENGTH: &str = "-max_len=4096";
 
-/// Runs the targets whose name holds `only`, one after the other, each for so many inputs.
+/// Runs the targets whose name contains `only`, one after the other, each for `runs` inputs.
 pub(crate) fn fuzz(runs: u64, only: &str) -> Result<(), Failure> {
     let is_there = |arguments: &[&str]| command("cargo").args(arguments).output().is_ok_and(|o| o.status.success());
     if !is_there(&["fuzz", "--version"]) {

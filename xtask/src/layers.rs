@@ -1,8 +1,7 @@
-//! The crate graph, and what each crate must not know.
+//! Checks the crate graph, and that no crate names what it must not know.
 //!
-//! Absence cannot be read off the code, so it is checked: an arrow that the graph does not allow,
-//! tokio outside drivers, a clock or unseeded chance inside a machine, a driver that prefers its
-//! timer to its inbox, a cycle of modules that was not there. Each message says why.
+//! Reports an arrow that the graph does not allow, tokio outside of drivers, a clock or unseeded randomness inside a
+//! machine, a driver whose select prefers the timer to the inbox, and a new cycle of modules. Each message has the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,7 +11,7 @@ use serde_json::Value;
 use crate::cycles;
 use crate::run::{Failure, output, root, rust_files, say};
 
-/// Which crate may depend on which, directly. A crate may also use what those may use.
+/// The crates that a crate may depend on directly. A crate may also use everything that these crates may use.
 ///
 /// A new arrow is a design change with its own review: change ARCHITECTURE.md with this table.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -23,7 +22,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("greylag-codec", &["greylag-core"]),
     ("greylag-transport", &["greylag-core"]),
     ("greylag-cluster", &["greylag-transport"]),
-    // Crates on PostgreSQL share how they connect, not what they do there.
+    // The crates on PostgreSQL share the connection and its TLS, nothing else.
     ("greylag-postgres", &["greylag-transport"]),
     ("greylag-lease-postgres", &["greylag-cluster", "greylag-postgres"]),
     ("greylag-ddata", &["greylag-crdt", "greylag-cluster", "greylag-transport"]),
@@ -36,9 +35,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("greylag-delivery", &["greylag-sharding", "greylag-persistence", "greylag-ddata"]),
     ("greylag-delivery-postgres", &["greylag-delivery", "greylag-postgres"]),
     ("greylag-delivery-sled", &["greylag-delivery", "greylag-store-sled"]),
-    // Below the facade, so that a config file can turn it on.
+    // Below the facade, so that a config file can turn the admin service on.
     ("greylag-management", &["greylag-cluster"]),
-    // Nodes are asked over the wire; journals are opened by the program itself.
+    // Calls nodes over the wire, and opens journals itself.
     (
         "greylag-cli",
         &[
@@ -46,7 +45,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "greylag-journal-sled",
             "greylag-journal-postgres",
             "greylag-journal-service",
-            // For what coordinators keep in a journal.
+            // For the data of coordinators in a journal.
             "greylag-sharding",
         ],
     ),
@@ -66,31 +65,31 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Outside crates that only these may name, and why.
+/// External crates, the only crates of the workspace that may name them, and the reason.
 const CONFINED: &[(&str, &[&str], &str)] = &[
     (
         "tonic",
         &["greylag-transport", "greylag-journal-service", "greylag-management", "greylag-cli"],
-        "gRPC is the business of transport, journal service and management",
+        "only transport, journal service, management and the command line use gRPC",
     ),
     (
         "tonic-prost",
         &["greylag-transport", "greylag-journal-service", "greylag-management", "greylag-cli"],
-        "gRPC is the business of transport, journal service and management",
+        "only transport, journal service, management and the command line use gRPC",
     ),
-    ("sled", &["greylag-store-sled"], "another engine must stay one crate away"),
+    ("sled", &["greylag-store-sled"], "replacing the storage engine must change one crate only"),
     (
         "tokio-postgres",
         &["greylag-postgres", "greylag-lease-postgres", "greylag-journal-postgres", "greylag-delivery-postgres"],
-        "another database must stay one crate away",
+        "only the crates on PostgreSQL name its client",
     ),
 ];
 
-/// Crates that depend on no async runtime, tokio least of all.
+/// Crates that depend on no async runtime.
 const PURE: &[&str] = &["greylag-core", "greylag-codec", "greylag-crdt", "greylag-crdt-derive", "greylag-testkit"];
 
-/// All that `greylag-crdt` may depend on, directly or not, with every feature: no I/O, no clock, no async. What is not
-/// here was not looked at.
+/// The crates that `greylag-crdt` may depend on, directly or not, with every feature: without I/O, clock and async. A
+/// crate that is not listed has not been reviewed.
 const TREE_OF_CRDT: &[&str] = &[
     "arrayvec",
     "cobs",
@@ -112,11 +111,12 @@ const TREE_OF_CRDT: &[&str] = &[
     "unicode-ident",
 ];
 
-/// All of ours that `greylag-ddata` may depend on, directly or not, without its feature `cluster`.
+/// The crates of the workspace that `greylag-ddata` may depend on, directly or not, without its feature `cluster`.
 const STANDALONE: &[&str] =
     &["greylag-core", "greylag-crdt", "greylag-crdt-derive", "greylag-ddata", "greylag-transport"];
 
-/// What the command line must do without unless it is built with features: members and shards need no store.
+/// The crates that the command line must not depend on without features: its commands for members and shards need no
+/// store.
 const NOT_IN_A_LIGHT_CLI: &[&str] = &[
     "greylag-cluster",
     "greylag-journal-postgres",
@@ -129,7 +129,7 @@ const NOT_IN_A_LIGHT_CLI: &[&str] = &[
     "tracing-subscriber",
 ];
 
-/// Crates whose every module may use tokio and the clock: they touch a disk or gRPC, or put drivers together.
+/// Crates of which every module may use tokio and the clock: they use a disk or gRPC, or start drivers.
 const DRIVER_CRATES: &[&str] = &[
     "greylag-journal-sled",
     "greylag-journal-service",
@@ -144,24 +144,24 @@ const DRIVER_CRATES: &[&str] = &[
     "greylag",
 ];
 
-/// What a machine must not name, and why.
+/// The words that a machine must not contain, and the reason.
 const FORBIDDEN: &[(&str, &str)] = &[
     ("tokio", "a machine cannot wait or spawn; tokio belongs in src/driver"),
     ("async fn", "a machine cannot wait; async belongs in src/driver"),
     ("Instant::now", "time is an argument of `handle`"),
     ("SystemTime::now", "wall-clock time arrives as data in an input"),
-    ("thread_rng", "chance comes from a generator with a seed"),
-    ("rand::rng()", "chance comes from a generator with a seed"),
-    ("rand::random", "chance comes from a generator with a seed"),
-    ("from_os_rng", "chance comes from a generator with a seed"),
-    ("RandomState", "std's hash order is unseeded chance"),
+    ("thread_rng", "randomness comes from a generator with a seed"),
+    ("rand::rng()", "randomness comes from a generator with a seed"),
+    ("rand::random", "randomness comes from a generator with a seed"),
+    ("from_os_rng", "randomness comes from a generator with a seed"),
+    ("RandomState", "std's hash order is unseeded randomness"),
     ("thread::spawn", "a machine has no threads"),
     ("thread::sleep", "a machine cannot wait"),
     ("std::net::Tcp", "a machine holds no socket"),
-    ("std::fs::", "a machine touches no disk"),
+    ("std::fs::", "a machine uses no disk"),
 ];
 
-/// Checks everything and reports every violation at once.
+/// Runs all checks, and reports all violations together.
 pub(crate) fn layers() -> Result<(), Failure> {
     let mut violations = graph_violations()?;
     violations.extend(tree_violations()?);
@@ -188,7 +188,7 @@ fn graph_violations() -> Result<Vec<String>, Failure> {
             continue;
         }
         let Some(allowed) = allowed(name) else {
-            violations.push(format!("{name} has no place in the graph; give it one in xtask/src/layers.rs"));
+            violations.push(format!("{name} is not in the crate graph; add it to ARROWS in xtask/src/layers.rs"));
             continue;
         };
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
@@ -202,38 +202,46 @@ fn graph_violations() -> Result<Vec<String>, Failure> {
     Ok(violations)
 }
 
-/// What stands in the dependency tree of `greylag-crdt` without having been looked at.
+/// The crates in the dependency tree of `greylag-crdt` that have not been reviewed.
 fn tree_violations() -> Result<Vec<String>, Failure> {
     let tree = ["tree", "-p", "greylag-crdt", "--all-features", "-e", "normal,build", "--prefix", "none", "--offline"];
     let tree = output("cargo", &tree).or_else(|_| output("cargo", &tree[..tree.len() - 1]))?;
     let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let unknown = names.into_iter().filter(|name| !TREE_OF_CRDT.contains(name));
-    let why = "see that it has no I/O, clock or async, then add it to TREE_OF_CRDT";
+    let why = "check that it has no I/O, clock or async, then add it to TREE_OF_CRDT";
     Ok(unknown.map(|name| format!("greylag-crdt depends on {name}: {why}")).collect())
 }
 
-/// What stands in the dependency tree of `greylag-ddata` although the replicator works alone (ddata I2): ours that it
-/// must do without, and anything that a cluster would bring.
+/// The crates of the workspace in the dependency tree of `greylag-ddata` without features that it must not depend on:
+/// the replicator works without a cluster (ddata I2).
 fn standalone_violations() -> Result<Vec<String>, Failure> {
     let tree = ["tree", "-p", "greylag-ddata", "-e", "normal,build", "--prefix", "none", "--offline"];
     let tree = output("cargo", &tree).or_else(|_| output("cargo", &tree[..tree.len() - 1]))?;
     let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let ours = names.into_iter().filter(|name| name.starts_with("greylag"));
     let foreign = ours.filter(|name| !STANDALONE.contains(name));
-    Ok(foreign.map(|name| format!("greylag-ddata depends on {name} without its features: it works alone")).collect())
+    Ok(foreign
+        .map(|name| {
+            format!("greylag-ddata depends on {name} without its features: the replicator must work without a cluster")
+        })
+        .collect())
 }
 
-/// The crates in the dependency tree of `greylag-cli` without features that only its stores need: they make the first
-/// build of a newcomer long.
+/// The crates in the dependency tree of `greylag-cli` without features that only its stores need: these crates make the
+/// first build long.
 fn light_violations() -> Result<Vec<String>, Failure> {
     let tree = ["tree", "-p", "greylag-cli", "-e", "normal,build", "--prefix", "none", "--offline"];
     let tree = output("cargo", &tree).or_else(|_| output("cargo", &tree[..tree.len() - 1]))?;
     let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split_whitespace().next()).collect();
     let heavy = names.into_iter().filter(|name| NOT_IN_A_LIGHT_CLI.contains(name));
-    Ok(heavy.map(|name| format!("greylag-cli depends on {name} without its features: members need none")).collect())
+    Ok(heavy
+        .map(|name| {
+            format!("greylag-cli depends on {name} without its features: commands for members and shards need no store")
+        })
+        .collect())
 }
 
-/// Everything below `name`, or `None` if it is not in the graph.
+/// All crates below `name`, or `None` if `name` is not in the graph.
 fn allowed(name: &str) -> Option<BTreeSet<&'static str>> {
     let arrows: BTreeMap<_, _> = ARROWS.iter().copied().collect();
     let mut below = BTreeSet::new();
@@ -261,7 +269,7 @@ fn arrow_violation(name: &str, to: &str, allowed: &BTreeSet<&str>) -> Option<Str
         return Some(format!("{name} -> {to}: {why}"));
     }
     (PURE.contains(&name) && (to.starts_with("tokio") || to == "futures"))
-        .then(|| format!("{name} -> {to}: the crate is pure and must stay so"))
+        .then(|| format!("{name} -> {to}: the crate must not depend on an async runtime"))
 }
 
 fn source_violations(crates: &Path) -> Result<Vec<String>, Failure> {
@@ -283,13 +291,13 @@ fn is_driver(path: &str) -> bool {
     let mut parts = path.split('/');
     let crate_name = parts.next().unwrap_or_default();
     if DRIVER_CRATES.contains(&crate_name) || parts.next() != Some("src") {
-        return true; // tests, benches and examples drive machines
+        return true; // Tests, benchmarks and examples drive machines.
     }
     let inner: Vec<_> = parts.collect();
     inner.iter().any(|part| matches!(*part, "driver" | "driver.rs" | "tck" | "tck.rs" | "generated" | "tests.rs" | "tests"))
-        // The transcript runner reads files; that is what it is for.
+        // Its transcript runner reads files.
         || crate_name == "greylag-testkit"
-        // A program that replicates by itself draws its id there, once.
+        // A program that replicates without a cluster draws its id there, once.
         || path == "greylag-crdt/src/causality/replica/random.rs"
 }
 
@@ -299,7 +307,7 @@ fn text_violations(path: &str, text: &str) -> Vec<String> {
     while let Some((index, line)) = lines.next() {
         let tests_follow = lines.peek().is_some_and(|(_, next)| next.trim_start().starts_with("mod "));
         if line.trim() == "#[cfg(test)]" && tests_follow {
-            break; // unit tests sit at the foot of the file
+            break; // Unit tests are at the end of the file.
         }
         let code = line.split("//").next().unwrap_or_default();
         for (word, why) in FORBIDDEN {
@@ -311,7 +319,8 @@ fn text_violations(path: &str, text: &str) -> Vec<String> {
     violations
 }
 
-/// Drivers whose timer comes before their inbox: a deadline that does not move would then starve every input (cluster 84).
+/// Reports drivers whose select prefers the timer to the inbox: a deadline that does not move would starve every input
+/// (cluster 84).
 fn preference_violations(path: &str, text: &str) -> Vec<String> {
     let mut violations = Vec::new();
     let lines: Vec<&str> = text.lines().collect();
@@ -321,7 +330,7 @@ fn preference_violations(path: &str, text: &str) -> Vec<String> {
             continue;
         }
         let indent = line.len() - code.len();
-        // The arms stand at least as deep as the word itself.
+        // The arms are indented at least as deep as the word itself.
         let is_arm = |line: &&&str| line.trim().is_empty() || line.len() - line.trim_start().len() >= indent;
         if lines[index + 1..]
             .iter()
@@ -387,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_tests_and_drivers_may_speak_of_them() {
+    fn forbidden_words_are_allowed_in_comments_tests_and_drivers() {
         assert!(
             text_violations("x", "// no Instant::now here\n#[cfg(test)]\nmod tests { Instant::now(); }\n").is_empty()
         );

@@ -1,7 +1,7 @@
-//! The licences of everything that is built, against what `deny.toml` allows.
+//! Checks the licence of every crate that is built against `deny.toml`.
 //!
-//! A licence changes with a version and nobody is told. `deny.toml` lists what is allowed anywhere and, by crate, what else is
-//! taken; what is missing there fails, and so does an exception that nothing needs any more.
+//! A crate may change its licence with any version. `deny.toml` lists the licences that are allowed for every crate, and
+//! exceptions for single crates; another licence is an error, and so is an exception that no crate needs any more.
 
 use std::collections::BTreeSet;
 
@@ -12,23 +12,23 @@ use toml::de::{DeTable, DeValue};
 
 use crate::run::{Failure, command, output, root, run, say};
 
-/// What `deny.toml` allows.
+/// The licences that `deny.toml` allows.
 #[derive(Debug)]
 struct Policy {
-    /// Anywhere.
+    /// For every crate.
     allow: Vec<Licensee>,
-    /// In the crate of that name.
+    /// For the crate of that name.
     exceptions: Vec<(String, Vec<Licensee>)>,
 }
 
-/// A crate that something here depends on.
+/// A crate that the workspace depends on.
 struct Package {
     name: String,
     version: String,
-    /// As its manifest says it.
+    /// The licence in its manifest.
     licence: Option<String>,
-    /// The crates that name it.
-    below: BTreeSet<String>,
+    /// The crates that depend on it directly.
+    dependents: BTreeSet<String>,
 }
 
 /// Checks every crate in the lock file, with all features and for all targets.
@@ -40,17 +40,20 @@ pub(crate) fn licences() -> Result<(), Failure> {
     let packages = packages(&metadata);
     let violations = violations(&packages, &policy);
     if !violations.is_empty() {
-        return Err(format!("{} failures of deny.toml:\n  {}", violations.len(), violations.join("\n  ")));
+        return Err(format!("{} violations of deny.toml:\n  {}", violations.len(), violations.join("\n  ")));
     }
     if command("cargo").args(["deny", "--version"]).output().is_ok_and(|output| output.status.success()) {
         run("cargo", &["deny", "check", "licenses"])?;
     }
     let exceptions = policy.exceptions.len();
-    say(&format!("licences: {} crates are as deny.toml allows, with {exceptions} exceptions", packages.len()));
+    say(&format!(
+        "licences: {} crates have licences that deny.toml allows, with {exceptions} exceptions",
+        packages.len()
+    ));
     Ok(())
 }
 
-/// What a `deny.toml` says.
+/// Parses a `deny.toml`.
 fn policy_in(text: &str) -> Result<Policy, Failure> {
     let table = DeTable::parse(text).map_err(|error| format!("deny.toml: {error}"))?;
     let licences = table.get_ref().get("licenses").ok_or("deny.toml has no section [licenses]")?.get_ref();
@@ -67,7 +70,7 @@ fn policy_in(text: &str) -> Result<Policy, Failure> {
 fn allowed(table: &DeValue<'_>) -> Result<Vec<Licensee>, Failure> {
     let names = list(table, "allow").filter_map(DeValue::as_str);
     names
-        .map(|name| Licensee::parse(name).map_err(|error| format!("deny.toml: `{name}` is no licence: {error}")))
+        .map(|name| Licensee::parse(name).map_err(|error| format!("deny.toml: `{name}` is not a licence: {error}")))
         .collect()
 }
 
@@ -77,7 +80,7 @@ fn list<'a>(table: &'a DeValue<'a>, name: &str) -> impl Iterator<Item = &'a DeVa
     list.into_iter().flat_map(|list| list.iter().map(Spanned::get_ref))
 }
 
-/// The crates in what `cargo metadata` printed.
+/// The crates in the output of `cargo metadata`.
 fn packages(metadata: &Value) -> Vec<Package> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let members = |value: &Value| value.as_array().cloned().unwrap_or_default();
@@ -92,12 +95,12 @@ fn packages(metadata: &Value) -> Vec<Package> {
         name: text(&package["name"]),
         version: text(&package["version"]),
         licence: package["license"].as_str().map(ToOwned::to_owned),
-        below: above(&package["id"]),
+        dependents: above(&package["id"]),
     };
     all.iter().map(package).collect()
 }
 
-/// The crates that are not as the policy wants them, and the exceptions that nothing needs.
+/// The crates that the policy does not allow, and the exceptions that no crate needs.
 fn violations(packages: &[Package], policy: &Policy) -> Vec<String> {
     let mut violations = Vec::new();
     let mut needed = BTreeSet::new();
@@ -114,30 +117,32 @@ fn violations(packages: &[Package], policy: &Policy) -> Vec<String> {
         let more: Vec<_> = policy.allow.iter().chain(of_crate.flat_map(|(_, allow)| allow)).cloned().collect();
         needed.insert(package.name.as_str());
         if satisfied(package, &more) != Ok(true) {
-            violations.push(described(package));
+            violations.push(describe(package));
         }
     }
     let idle = policy.exceptions.iter().filter(|(name, _)| !needed.contains(name.as_str()));
-    violations.extend(idle.map(|(name, _)| format!("{name}: nothing needs its exception any more: remove it")));
+    violations.extend(idle.map(|(name, _)| format!("{name}: no crate needs this exception any more: delete it")));
     violations
 }
 
-/// Whether the licence of a crate can be met by what is allowed.
+/// Whether the allowed licences satisfy the licence of a crate.
 fn satisfied(Package { name, version, licence, .. }: &Package, allowed: &[Licensee]) -> Result<bool, Failure> {
-    let licence = licence.as_ref().ok_or(format!("{name} {version} names no licence: see what its files say"))?;
+    let licence = licence
+        .as_ref()
+        .ok_or(format!("{name} {version} names no licence: read the licence in its files, and add an exception"))?;
     // Old manifests write `MIT/Apache-2.0`.
     let expression = Expression::parse_mode(licence, ParseMode::LAX)
-        .map_err(|error| format!("{name} {version}: `{licence}` is no licence expression: {}", error.reason))?;
+        .map_err(|error| format!("{name} {version}: `{licence}` is not a licence expression: {}", error.reason))?;
     Ok(expression.evaluate(|wanted| allowed.iter().any(|licensee| licensee.satisfies(wanted))))
 }
 
-fn described(Package { name, version, licence, below }: &Package) -> String {
+fn describe(Package { name, version, licence, dependents }: &Package) -> String {
     let licence = licence.as_deref().unwrap_or_default();
-    let below: Vec<_> = below.iter().map(String::as_str).collect();
+    let dependents: Vec<_> = dependents.iter().map(String::as_str).collect();
     let what = "replace it, or give it an exception in deny.toml with the reason";
     format!(
-        "{name} {version} is {licence}, which deny.toml does not allow; it comes below {}: {what}",
-        below.join(", ")
+        "{name} {version} is {licence}, which deny.toml does not allow; {} depends on it: {what}",
+        dependents.join(", ")
     )
 }
 
@@ -153,7 +158,7 @@ mod tests {
 
     fn package(name: &str, licence: Option<&str>) -> Package {
         let licence = licence.map(ToOwned::to_owned);
-        Package { name: name.to_owned(), version: "1.0.0".to_owned(), licence, below: ["above".to_owned()].into() }
+        Package { name: name.to_owned(), version: "1.0.0".to_owned(), licence, dependents: ["above".to_owned()].into() }
     }
 
     /// The failures, where both exceptions are needed.
@@ -179,24 +184,25 @@ mod tests {
             let found = failures("x", Some(licence));
             assert_eq!(found.len(), 1, "{licence}");
             assert!(
-                found[0].starts_with(&format!("x 1.0.0 is {licence}, which")) && found[0].contains("below above"),
+                found[0].starts_with(&format!("x 1.0.0 is {licence}, which"))
+                    && found[0].contains("above depends on it"),
                 "{found:?}"
             );
         }
         assert!(failures("x", None)[0].contains("names no licence"));
-        assert!(failures("x", Some("MIT nonsense"))[0].contains("is no licence expression"));
+        assert!(failures("x", Some("MIT nonsense"))[0].contains("is not a licence expression"));
     }
 
     #[test]
-    fn an_exception_that_nothing_needs_is_named() {
+    fn an_unneeded_exception_is_reported() {
         let found =
             violations(&[package("ring", Some("ISC")), package("foldhash", Some("MIT"))], &policy_in(POLICY).unwrap());
-        assert_eq!(found, ["foldhash: nothing needs its exception any more: remove it"]);
-        assert!(policy_in("[licenses]\nallow = [\"nonsense\"]").unwrap_err().contains("`nonsense` is no licence"));
+        assert_eq!(found, ["foldhash: no crate needs this exception any more: delete it"]);
+        assert!(policy_in("[licenses]\nallow = [\"nonsense\"]").unwrap_err().contains("`nonsense` is not a licence"));
     }
 
     #[test]
-    fn what_stands_above_a_crate_is_read_off_the_graph() {
+    fn dependents_of_a_crate_come_from_the_graph() {
         let metadata = serde_json::json!({
             "packages": [
                 {"id": "a", "name": "upper", "version": "1.0.0", "license": "MIT"},
@@ -205,7 +211,7 @@ mod tests {
             "resolve": {"nodes": [{"id": "a", "dependencies": ["b"]}, {"id": "b", "dependencies": []}]},
         });
         let found = packages(&metadata);
-        assert_eq!(found[1].below.iter().collect::<Vec<_>>(), ["upper"]);
+        assert_eq!(found[1].dependents.iter().collect::<Vec<_>>(), ["upper"]);
         assert_eq!((found[0].licence.as_deref(), found[1].licence.as_deref()), (Some("MIT"), None));
     }
 }

@@ -1,10 +1,10 @@
-//! The project's own tools: each does one thing and says what it did.
+//! The project's own tools: each does one thing and prints what it did.
 //!
-//! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` holds the crate graph, the cycles
-//! of modules and the absences that make simulation possible; `spec` and `scenarios` hold code, tests and specification
-//! together, `licences` what is built and what `deny.toml` says. `proto`, `bless`, `sim`, `laws`, `durable`,
-//! `journal-crash`, `journal-damage`, `mutants`, `netns`, `storefront`, `soak`, `jobs`, `attack`, `sizes` and `bench` run
-//! what their names say.
+//! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` checks the crate graph, the
+//! cycles of modules, and that machines use no clock, task or disk. `spec` and `scenarios` check that code and tests
+//! agree with the specification; `licences` checks the crates that are built against `deny.toml`. `proto`, `bless`,
+//! `sim`, `laws`, `durable`, `journal-crash`, `journal-damage`, `mutants`, `netns`, `storefront`, `soak`, `jobs`,
+//! `attack`, `sizes` and `bench` run the programs and tests of these names.
 
 mod bench;
 mod ci;
@@ -36,128 +36,128 @@ struct Cli {
 enum Task {
     /// Run the whole gate: formatting, lints, layers, generated code, the README's test command, simulation.
     Ci,
-    /// Check the crate graph, cycles of modules, and that machines know no tokio, no clock and no unseeded chance.
+    /// Check the crate graph, the cycles of modules, and that machines use no tokio, no clock and no unseeded randomness.
     Layers {
-        /// Only print the cycles of modules in this crate, with the lines that make them.
+        /// Only print the cycles of modules in this crate, with the lines that form them.
         #[arg(long, value_name = "CRATE")]
         cycles: Option<String>,
     },
-    /// Count types with many fields, types that are spread over many files, and folders with many files.
+    /// List types with many fields, types with `impl` blocks in many files, and folders with many files.
     Sizes,
-    /// Check that every row of docs/scenarios.md names a test that exists, and that docs/spec holds nothing without a row.
+    /// Check that every row of docs/scenarios.md names an existing test, and that every scenario and rule of docs/spec has a row.
     Scenarios,
-    /// Check that every citation of the specification leads to an anchor of docs/spec, and that anchors are unique.
+    /// Check that every citation of the specification names an anchor of docs/spec, and that anchors are unique.
     Spec {
-        /// Name all rules that no code and no test cites, and every number that was taken for prose.
+        /// List all rules that no code and no test cites, and every number that was not read as a citation.
         #[arg(long)]
         unused: bool,
     },
-    /// Check that the licence of every crate that is built is one that deny.toml allows.
+    /// Check that deny.toml allows the licence of every crate that is built.
     Licences,
-    /// Generate the protobuf code anew from proto/.
+    /// Generate the protobuf code from proto/.
     Proto {
-        /// Change nothing; fail if the committed code differs.
+        /// Change no file; fail if the committed code differs.
         #[arg(long)]
         check: bool,
     },
-    /// Record the transcripts of all crates anew; read the difference before you commit it.
+    /// Record the transcripts of all crates again; read the difference before you commit it.
     Bless,
     /// Run the simulation over seeds; a failure prints its seed and the command that replays it.
-    Sim(PassedOn),
-    /// Play each scenario of the cluster with many seeds, optimized.
+    Sim(PassThrough),
+    /// Run each scenario of the cluster with many seeds, in a release build.
     SimCluster {
-        /// How many seeds each.
+        /// Seeds for each scenario.
         #[arg(long, default_value_t = 100)]
         seeds: u64,
     },
-    /// Stop the process that answers for 0.5 to 60 s, with short and default settings: no answer may be old.
+    /// Pause the process that answers for 0.5 to 60 s, with short and default settings: no answer may be stale.
     Sleeps,
-    /// Kill a durable replicator under load, again and again, optimized; what was acknowledged must be there.
+    /// Kill a durable replicator under load many times, in a release build; every acknowledged update must be stored.
     Durable {
-        /// How many times.
+        /// Number of kills.
         #[arg(long, default_value_t = 1_000)]
         cycles: u64,
     },
-    /// Kill the embedded journal under load over everything it keeps, optimized; what was acknowledged must be there.
+    /// Kill the embedded journal under load on all its stores, in a release build; every acknowledged write must be stored.
     JournalCrash {
-        /// How many times.
+        /// Number of kills.
         #[arg(long, default_value_t = 5_000)]
         cycles: u64,
     },
-    /// Damage the embedded journal, optimized: single bits, lost ends of files, pages that a power loss took.
+    /// Damage the embedded journal, in a release build: single bits, lost ends of files, pages lost with the power.
     JournalDamage {
-        /// How many bits, and how many losses of power.
+        /// Number of flipped bits, and of power losses.
         #[arg(long, default_value_t = 10_000)]
         flips: u64,
     },
-    /// Check the laws of every replicated type over so many random histories each, optimized.
+    /// Check the laws of every replicated type over random histories, in a release build.
     Laws {
-        /// How many histories each type gets.
+        /// Histories for each type.
         #[arg(long, default_value_t = 10_000)]
         histories: u64,
-        /// Only types whose test's name holds this.
+        /// Only types whose test name contains this text.
         #[arg(long, default_value = "")]
         only: String,
     },
-    /// Run real nodes in network namespaces and break them: kills, pauses, cuts, flapping. Needs root.
-    Netns(PassedOn),
-    /// Run the storefront again and again, killing a node at a random point each time.
+    /// Run real nodes in network namespaces under faults: kills, pauses, cuts, flapping links. Needs root.
+    Netns(PassThrough),
+    /// Run the storefront many times, and kill a node at a random point of each run.
     Storefront(storefront::Runs),
-    /// Saturate the data lanes of several node processes; fails if a member ever looks unreachable.
+    /// Saturate the data lanes of several node processes; fail if a member is ever found unreachable.
     Soak {
-        /// How long the load lasts.
+        /// Duration of the load, in seconds.
         #[arg(long, default_value_t = 300)]
         seconds: u64,
-        /// How many node processes.
+        /// Number of node processes.
         #[arg(long, default_value_t = 4)]
         nodes: usize,
     },
-    /// Give a million jobs to workers of which one is killed every second; `overload` offers more than they can do.
-    Jobs(PassedOn),
-    /// Attack a real cluster under the storefront's load, as strangers, at the admin ports and as a member gone bad.
+    /// Give a million jobs to workers of which one is killed every second; `overload` offers more jobs than the workers can do.
+    Jobs(PassThrough),
+    /// Attack a real cluster under the storefront's load, as a stranger, at the admin ports and as a malicious member.
     Attack {
-        /// How long the purchases last; all but the first tenth of it is attack.
+        /// Duration of the purchases, in seconds; the attack begins after a tenth of it.
         #[arg(long, default_value_t = 600)]
         seconds: u64,
-        /// The nodes speak TLS.
+        /// Let the nodes use TLS.
         #[arg(long)]
         tls: bool,
-        /// Report heartbeat times and memory, and judge neither.
+        /// Only report heartbeat times and memory; do not fail because of them.
         #[arg(long)]
         lenient: bool,
     },
-    /// Feed every decoder that reads bytes of a peer with damaged ones. Needs cargo-fuzz and a nightly compiler.
+    /// Feed damaged bytes to every decoder that reads bytes of a peer. Needs cargo-fuzz and a nightly compiler.
     Fuzz {
-        /// How many inputs each target gets.
+        /// Inputs for each target.
         #[arg(long, default_value_t = 1_000_000)]
         runs: u64,
-        /// Only targets whose name holds this.
+        /// Only targets whose name contains this text.
         #[arg(long, default_value = "")]
         only: String,
     },
-    /// Change the pure machines on purpose; of the changes that compile, 95 in 100 must turn a test red. Needs cargo-mutants.
+    /// Change the pure machines on purpose; for 95 in 100 changes that compile, a test must fail. Needs cargo-mutants.
     Mutants {
-        /// Make one in so many of all changes.
+        /// Make one of this many changes.
         #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(1..))]
         share: u64,
-        /// Which of them: another seed draws another share.
+        /// Seed that selects the changes.
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// Make all changes in the lines that differ from this revision, and no others.
         #[arg(long)]
         diff: Option<String>,
-        /// Only crates whose name holds this.
+        /// Only crates whose name contains this text.
         #[arg(short = 'p', long = "package", alias = "only", default_value = "")]
         only: String,
     },
-    /// Run every benchmark and print its figures.
+    /// Run every benchmark and print its results.
     Bench,
 }
 
 #[derive(clap::Args)]
 #[command(disable_help_flag = true)]
-struct PassedOn {
-    /// Passed on as they stand; `--help` lists them.
+struct PassThrough {
+    /// Arguments of the program, passed on unchanged; `--help` lists them.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

@@ -1,8 +1,8 @@
-//! The modules of a crate, and where the names in them lead, read off the text.
+//! Reads the modules of a crate from the text, and resolves the names in them.
 //!
-//! Enough of Rust's name resolution to say which module a path means: children, items, imports, re-exports and globs. Code
-//! for tests is left out. What methods a call reaches is not known: an arrow between modules is a name that one says of
-//! another.
+//! Implements enough of Rust's name resolution to find the module of a path: children, items, imports, re-exports and
+//! globs. Code for tests is left out. Method calls are not resolved: an arrow between modules is a path in the text of one
+//! that names an item of the other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -14,48 +14,48 @@ use crate::run::Failure;
 
 /// A crate of the workspace.
 pub(crate) struct Crate {
-    /// The first is the root.
+    /// All modules; the first is the root.
     pub(crate) modules: Vec<Module>,
 }
 
 /// A module: a file, or a part of one.
 #[derive(Default)]
 pub(crate) struct Module {
-    /// Such as `greylag-cluster::core::exchange`.
+    /// Full name, such as `greylag-cluster::core::exchange`.
     pub(crate) name: String,
     pub(crate) file: PathBuf,
-    /// The module that is the whole file.
+    /// Index of the module that is the whole file.
     pub(crate) whole: usize,
-    /// Types with the number of their fields.
+    /// The types, with the number of their fields.
     pub(crate) types: Vec<(String, usize)>,
-    /// The types that have an `impl` here, as paths.
+    /// The types with an `impl` in this module, as paths.
     pub(crate) impls: BTreeSet<Vec<String>>,
     parent: Option<usize>,
     children: BTreeMap<String, usize>,
     items: BTreeSet<String>,
     imports: Vec<Import>,
-    /// Every path in the code, and its lines.
+    /// Each path in the code, and the numbers of its lines.
     mentions: BTreeMap<Vec<String>, Vec<usize>>,
 }
 
-/// One name that a `use` brings.
+/// One name that a `use` imports.
 struct Import {
-    /// What it is called here; `*` for everything that is there.
+    /// The name in this module; `*` for a glob.
     name: String,
     path: Vec<String>,
     line: usize,
-    /// Others may import it from here.
-    passed_on: bool,
+    /// Whether the import is a re-export.
+    reexported: bool,
 }
 
-/// What a path leads to: a module, or an item in it.
+/// Target of a path: a module, or an item in it.
 pub(crate) type Place = (usize, Option<String>);
 
-/// Which module names which other one, and in which lines.
+/// The arrows between modules, with the numbers of the lines that make them.
 pub(crate) type Arrows = BTreeMap<(usize, usize), BTreeSet<usize>>;
 
 impl Crate {
-    /// Reads a crate whose folder is given.
+    /// Reads the crate in this folder.
     pub(crate) fn read(folder: &Path) -> Result<Self, Failure> {
         let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let root = ["src/lib.rs", "src/main.rs"].into_iter().map(|file| folder.join(file)).find(|file| file.is_file());
@@ -68,7 +68,8 @@ impl Crate {
     fn add_file(&mut self, name: String, file: &Path, parent: Option<usize>) -> Result<usize, Failure> {
         let text = std::fs::read_to_string(file)
             .map_err(|error| format!("cannot read {}, which is the module {name}: {error}", file.display()))?;
-        let parsed = syn::parse_file(&text).map_err(|error| format!("{} is no Rust: {error}", file.display()))?;
+        let parsed =
+            syn::parse_file(&text).map_err(|error| format!("{} is not valid Rust: {error}", file.display()))?;
         let stem = file.file_stem().unwrap_or_default();
         let beside = file.with_file_name("");
         let owns_folder = ["lib", "main", "mod"].iter().any(|owner| stem == *owner);
@@ -78,7 +79,7 @@ impl Crate {
         self.add(module, &folder, &parsed.items)
     }
 
-    /// Adds a module with what is in it; its own modules lie in that folder.
+    /// Adds a module and its items; the files of its child modules are in `folder`.
     fn add(&mut self, module: Module, folder: &Path, items: &[syn::Item]) -> Result<usize, Failure> {
         let at = self.modules.len();
         let Module { name, file, whole, .. } = &module;
@@ -102,7 +103,7 @@ impl Crate {
         Ok(at)
     }
 
-    /// What a path in a module leads to; `None` if that is another crate.
+    /// The target of a path in a module; `None` if it is in another crate.
     pub(crate) fn resolve(&self, from: usize, path: &[String]) -> Option<Place> {
         self.follow(from, path, &mut BTreeSet::new())
     }
@@ -118,7 +119,7 @@ impl Crate {
                 _ => match self.find(at, name, seen) {
                     Some((module, None)) => at = module,
                     Some(item) => return Some(item),
-                    // What a macro makes has no name in the text.
+                    // An item that a macro generates has no name in the text.
                     None => return is_anchored.then(|| (at, Some(name.clone()))),
                 },
             }
@@ -127,7 +128,7 @@ impl Crate {
         Some((at, None))
     }
 
-    /// Where something of this name in a module comes from.
+    /// The target of a name in a module.
     fn find(&self, at: usize, name: &str, seen: &mut BTreeSet<(usize, String)>) -> Option<Place> {
         if !seen.insert((at, name.to_owned())) {
             return None;
@@ -141,20 +142,20 @@ impl Crate {
             return here;
         }
         if let Some(import) = module.imports.iter().find(|import| import.name == name) {
-            // What comes from another crate is taken for our own here.
+            // A name imported from another crate counts as an item of this module.
             return self.follow(at, &import.path, seen).or(here);
         }
         let globs = module.imports.iter().filter(|import| import.name == "*");
         globs.filter_map(|glob| self.glob(at, glob)).find_map(|of| self.find(of, name, seen))
     }
 
-    /// The module of ours that a glob brings everything of.
+    /// The module of this crate that a glob imports.
     fn glob(&self, at: usize, glob: &Import) -> Option<usize> {
         let (module, item) = self.resolve(at, &glob.path)?;
         item.is_none().then_some(module)
     }
 
-    /// Which file names which other one, and in which lines.
+    /// The arrows between files, with the numbers of the lines that make them.
     pub(crate) fn arrows(&self) -> Arrows {
         let mut arrows = Arrows::new();
         for (at, module) in self.modules.iter().enumerate() {
@@ -166,7 +167,7 @@ impl Crate {
             };
             for (path, lines) in &module.mentions {
                 match self.resolve(at, path) {
-                    // A variable may be called as a module is.
+                    // A single name may be a variable with the name of a module.
                     Some((to, item)) if path.len() > 1 || item.is_some() => arrow(to, lines),
                     _ => {}
                 }
@@ -180,13 +181,14 @@ impl Crate {
         arrows
     }
 
-    /// Where an import itself leads, whether or not the code says its name.
+    /// The target of an import itself, whether or not the code uses the name.
     fn import_arrow(&self, at: usize, import: &Import) -> Option<usize> {
         let (to, item) = self.resolve(at, &import.path)?;
         let module = &self.modules[at];
-        let is_said = || module.mentions.keys().any(|path| path[0] == import.name);
-        // A module's parts passed on are not used by it; what is said of an imported module leads further.
-        let leads = !(import.passed_on && self.is_below(to, module.whole)) && (item.is_some() || !is_said());
+        let is_mentioned = || module.mentions.keys().any(|path| path[0] == import.name);
+        // A module does not use the children that it re-exports. A module that is imported and mentioned makes no arrow by
+        // the import, because the mentions lead to its items.
+        let leads = !(import.reexported && self.is_below(to, module.whole)) && (item.is_some() || !is_mentioned());
         leads.then_some(to)
     }
 
@@ -204,7 +206,7 @@ impl Crate {
     }
 }
 
-/// The file of a module that is declared in `file`, and whose own folder would be `folder`.
+/// The file of a module that is declared in `file` and whose children are in `folder`.
 fn file_of(module: &syn::ItemMod, file: &Path, folder: &Path) -> PathBuf {
     let path = module.attrs.iter().filter(|attribute| attribute.path().is_ident("path")).find_map(|attribute| {
         let syn::Meta::NameValue(syn::MetaNameValue { value: syn::Expr::Lit(literal), .. }) = &attribute.meta else {
@@ -219,7 +221,7 @@ fn file_of(module: &syn::ItemMod, file: &Path, folder: &Path) -> PathBuf {
     }
 }
 
-/// Whether something is compiled for tests alone.
+/// Whether an item is compiled for tests only.
 fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else { return false };
@@ -269,7 +271,7 @@ fn name_of(item: &syn::Item) -> Option<&syn::Ident> {
     }
 }
 
-/// Collects what one module says; its modules within are visited by themselves.
+/// Collects the items and paths of one module; inline child modules are visited separately.
 impl<'ast> Visit<'ast> for Module {
     fn visit_item(&mut self, item: &'ast syn::Item) {
         if is_for_tests(attributes(item)) {
@@ -296,14 +298,14 @@ impl<'ast> Visit<'ast> for Module {
     }
 
     fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
-        let passed_on = !matches!(item.vis, syn::Visibility::Inherited);
-        self.import(&item.tree, Vec::new(), passed_on);
+        let reexported = !matches!(item.vis, syn::Visibility::Inherited);
+        self.import(&item.tree, Vec::new(), reexported);
     }
 
-    /// `pub(in crate::a)` names `a` only to keep others out.
+    /// Ignores visibility: `pub(in crate::a)` is no use of `a`.
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 
-    /// Documentation, and what macros make of the rest, is not this module's code.
+    /// Ignores attributes: documentation and derives are not code of this module.
     fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
@@ -321,34 +323,34 @@ impl<'ast> Visit<'ast> for Module {
 
 impl Module {
     fn mention(&mut self, path: Vec<String>, line: usize) {
-        let says_something = path.len() > 1 || !["self", "super", "crate", "Self"].contains(&path[0].as_str());
-        if says_something {
+        let is_name = path.len() > 1 || !["self", "super", "crate", "Self"].contains(&path[0].as_str());
+        if is_name {
             self.mentions.entry(path).or_default().push(line);
         }
     }
 
-    fn import(&mut self, tree: &syn::UseTree, mut path: Vec<String>, passed_on: bool) {
+    fn import(&mut self, tree: &syn::UseTree, mut path: Vec<String>, reexported: bool) {
         let (name, ident) = match tree {
             syn::UseTree::Path(next) => {
                 path.push(next.ident.to_string());
-                return self.import(&next.tree, path, passed_on);
+                return self.import(&next.tree, path, reexported);
             }
             syn::UseTree::Group(group) => {
-                return group.items.iter().for_each(|tree| self.import(tree, path.clone(), passed_on));
+                return group.items.iter().for_each(|tree| self.import(tree, path.clone(), reexported));
             }
             syn::UseTree::Name(name) => (name.ident.to_string(), Some(&name.ident)),
             syn::UseTree::Rename(rename) => (rename.rename.to_string(), Some(&rename.ident)),
             syn::UseTree::Glob(_) => ("*".to_owned(), None),
         };
-        // `use a::b::{self}` brings `b`.
+        // `use a::b::{self}` imports `b`.
         let is_self = ident.is_some_and(|ident| ident == "self");
         path.extend(ident.filter(|_| !is_self).map(ToString::to_string));
         let name = if is_self && name == "self" { path.last().cloned().unwrap_or_default() } else { name };
         let line = ident.map_or(0, |ident| ident.span().start().line);
-        self.imports.push(Import { name, path, line, passed_on });
+        self.imports.push(Import { name, path, line, reexported });
     }
 
-    /// What stands in a macro is no syntax yet: paths are names with `::` between them.
+    /// Collects the paths in the tokens of a macro call: names with `::` between them.
     fn tokens(&mut self, tokens: TokenStream) {
         let (mut path, mut line, mut colons): (Vec<String>, usize, usize) = (Vec::new(), 0, 0);
         for token in tokens {
@@ -371,7 +373,7 @@ impl Module {
     }
 
     fn mention_in_macro(&mut self, path: Vec<String>, line: usize) {
-        // A single small word is a variable or a field.
+        // A single name in lower case is a variable or a field.
         if path.len() > 1 || path.first().is_some_and(|name| name.starts_with(char::is_uppercase)) {
             self.mention(path, line);
         }
@@ -427,7 +429,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn an_arrow_goes_to_the_module_that_defines_what_another_passes_on() {
+    fn an_arrow_leads_to_the_module_that_defines_a_reexported_name() {
         let files = [
             ("lib.rs", "mod a; mod b;\npub use b::{One, Two};\nfn f(_: Two) {}"),
             ("a.rs", "use crate::One;\nuse crate::b::*;\nfn f(_: Three) {}"),
@@ -438,7 +440,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_name_from_another_crate_is_no_arrow() {
+    fn a_name_of_another_crate_makes_no_arrow() {
         let files = [
             ("lib.rs", "mod a; mod b;"),
             ("a.rs", "use std::fmt;\nfn f(fmt: &fmt::Error, b: Option<u8>) { b }"),

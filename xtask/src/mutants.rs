@@ -1,10 +1,10 @@
-//! Changes the machines on purpose and sees whether a test notices, by cargo-mutants.
+//! Changes the machines on purpose by cargo-mutants, and checks that a test fails for each change.
 //!
-//! What is changed is said in `.cargo/mutants.toml`: the pure machines. A change of the whole workspace would take days, so
-//! the task takes a share that a seed draws, or the lines of a difference.
+//! `.cargo/mutants.toml` selects the files to change: the pure machines. All changes of the workspace would take days, so
+//! the task makes a share that a seed selects, or the changes in the lines of a diff.
 //!
-//! The tests of the machines run first, because they are built and run in seconds. Only a mutant that they miss meets all tests
-//! of its crate.
+//! The tests of the machines run first, because they are built and run in seconds. All tests of a crate run only for the
+//! mutants that these tests miss.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::run::{Failure, command, output, root, say};
 
-/// The crates whose machines keep the promises.
+/// The crates with machines.
 const CRATES: &[&str] = &[
     "greylag-cluster",
     "greylag-ddata",
@@ -22,47 +22,47 @@ const CRATES: &[&str] = &[
     "greylag-delivery",
 ];
 
-/// Of the mutants that compile, so many in a hundred must be noticed.
-const WANTED: usize = 95;
+/// Percentage of the mutants that compile for which a test must fail.
+const REQUIRED_PERCENT: usize = 95;
 
-/// The tests of machines, beside those in the sources: transcripts and simulated failures.
-const OF_MACHINES: &[&str] = &["protocol", "simulation"];
+/// The test targets of machines, besides the unit tests: transcripts and simulations.
+const MACHINE_TESTS: &[&str] = &["protocol", "simulation"];
 
-/// Which mutants are made.
+/// The mutants to make.
 pub(crate) struct Choice {
-    /// One in so many.
+    /// One of this many is made.
     pub(crate) share: u64,
-    /// Which of them.
+    /// Selects the share.
     pub(crate) seed: u64,
-    /// Only in lines that differ from this revision; then all of them.
+    /// If set, all mutants in the lines that differ from this revision, and no others.
     pub(crate) diff: Option<String>,
-    /// Only crates whose name holds this.
+    /// Only crates whose name contains this text.
     pub(crate) only: String,
 }
 
-/// What became of the mutants of one crate.
+/// The outcomes of the mutants of one crate.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Tally {
-    /// Mutants for which a test failed, or ran for ever.
+    /// Count of mutants for which a test failed or timed out.
     noticed: usize,
-    /// Mutants for which no test failed: these are to be read.
+    /// Mutants for which no test failed; a person reads them.
     missed: Vec<String>,
-    /// Mutants that did not compile.
+    /// Count of mutants that did not compile.
     unviable: usize,
 }
 
-/// Runs cargo-mutants crate by crate, and fails if fewer were noticed than wanted.
+/// Runs cargo-mutants for each crate, and fails if tests failed for too few mutants.
 pub(crate) fn mutants(choice: &Choice) -> Result<(), Failure> {
     if !command("cargo").args(["mutants", "--version"]).output().is_ok_and(|o| o.status.success()) {
         return Err("cargo-mutants is missing: `cargo install --locked cargo-mutants`".to_owned());
     }
     let out = root().join("target/mutants");
     std::fs::create_dir_all(&out).map_err(|error| format!("cannot make {}: {error}", out.display()))?;
-    let diff = choice.diff.as_deref().map(|revision| written_diff(revision, &out)).transpose()?;
+    let diff = choice.diff.as_deref().map(|revision| write_diff(revision, &out)).transpose()?;
     let mut all = Tally::default();
     for name in CRATES.iter().filter(|name| name.contains(&choice.only)) {
-        let tally = of_crate(name, choice, diff.as_deref(), &out)?;
-        say(&format!("mutants: {name}: {}", described(&tally)));
+        let tally = run_for_crate(name, choice, diff.as_deref(), &out)?;
+        say(&format!("mutants: {name}: {}", describe(&tally)));
         all.noticed += tally.noticed;
         all.unviable += tally.unviable;
         all.missed.extend(tally.missed);
@@ -70,55 +70,58 @@ pub(crate) fn mutants(choice: &Choice) -> Result<(), Failure> {
     for missed in &all.missed {
         say(&format!("missed: {missed}"));
     }
-    say(&format!("mutants: {}", described(&all)));
+    say(&format!("mutants: {}", describe(&all)));
     let viable = all.noticed + all.missed.len();
-    if viable > 0 && all.noticed * 100 < viable * WANTED {
-        return Err(format!("fewer than {WANTED} in 100 mutants were noticed"));
+    if viable > 0 && all.noticed * 100 < viable * REQUIRED_PERCENT {
+        return Err(format!(
+            "tests failed for fewer than {REQUIRED_PERCENT} in 100 mutants; read the missed ones above"
+        ));
     }
     Ok(())
 }
 
-/// Lets the tests of the machines judge the mutants of one crate, and all its tests those that were missed.
-fn of_crate(name: &str, choice: &Choice, diff: Option<&str>, out: &Path) -> Result<Tally, Failure> {
-    let which = chosen(choice, diff);
-    let mut tally = judged(name, &which, &tests_of_machines(name), &out.join(name))?;
+/// Runs the tests of the machines for the mutants of one crate, and all its tests for the missed ones.
+fn run_for_crate(name: &str, choice: &Choice, diff: Option<&str>, out: &Path) -> Result<Tally, Failure> {
+    let which = selection_arguments(choice, diff);
+    let mut tally = run_mutants(name, &which, &tests_of_machines(name), &out.join(name))?;
     if !tally.missed.is_empty() {
-        let missed: Vec<String> = tally.missed.iter().flat_map(|name| ["--re".to_owned(), exactly(name)]).collect();
-        let again = judged(name, &missed, &[], &out.join(format!("{name}-all-tests")))?;
+        let missed: Vec<String> =
+            tally.missed.iter().flat_map(|name| ["--re".to_owned(), exact_pattern(name)]).collect();
+        let again = run_mutants(name, &missed, &[], &out.join(format!("{name}-all-tests")))?;
         tally.noticed += again.noticed;
         tally.missed = again.missed;
     }
     Ok(tally)
 }
 
-/// Runs cargo-mutants with some mutants and some tests; no tests named are all.
-fn judged(name: &str, which: &[String], tests: &[String], place: &Path) -> Result<Tally, Failure> {
-    // The output of an earlier run would be counted again where this one finds nothing to change.
+/// Runs cargo-mutants for some mutants, with some tests or, if none is named, with all.
+fn run_mutants(name: &str, which: &[String], tests: &[String], place: &Path) -> Result<Tally, Failure> {
+    // A run that finds nothing to change writes no output; the output of an earlier run would be counted again.
     std::fs::remove_dir_all(place).ok();
     let arguments = arguments(name, which, tests, place);
     say(&format!("==> cargo {}", arguments.join(" ")));
-    // Its status says only whether a mutant was missed, which the outcomes say by name.
+    // The exit status is ignored: it only tells whether a mutant was missed, and the outcomes name the missed ones.
     command("cargo").args(&arguments).status().map_err(|error| format!("cannot run cargo mutants: {error}"))?;
     tally(place)
 }
 
-/// The tests of a crate's machines, as cargo is told.
+/// The arguments of cargo for the tests of a crate's machines.
 fn tests_of_machines(name: &str) -> Vec<String> {
     let tests = root().join("crates").join(name).join("tests");
     let is_there =
         |test: &&&str| tests.join(format!("{test}.rs")).is_file() || tests.join(test).join("main.rs").is_file();
-    let named = OF_MACHINES.iter().filter(is_there).flat_map(|test| ["--test".to_owned(), (*test).to_owned()]);
+    let named = MACHINE_TESTS.iter().filter(is_there).flat_map(|test| ["--test".to_owned(), (*test).to_owned()]);
     ["--lib".to_owned()].into_iter().chain(named).collect()
 }
 
-/// An expression that matches this name of a mutant and no other.
-fn exactly(name: &str) -> String {
+/// A regular expression that matches only this name of a mutant.
+fn exact_pattern(name: &str) -> String {
     let escaped = name.chars().map(|c| if c.is_ascii_punctuation() { format!("\\{c}") } else { c.to_string() });
     format!("^{}$", escaped.collect::<String>().replace("\\<", "<").replace("\\>", ">"))
 }
 
-/// The lines that differ from a revision, as a file.
-fn written_diff(revision: &str, out: &Path) -> Result<String, Failure> {
+/// Writes the lines that differ from a revision to a file; answers its path.
+fn write_diff(revision: &str, out: &Path) -> Result<String, Failure> {
     let text = output("git", &["diff", revision, "--", "crates/*/src"])?;
     if text.trim().is_empty() {
         return Err(format!("nothing below crates/*/src differs from {revision}"));
@@ -128,8 +131,8 @@ fn written_diff(revision: &str, out: &Path) -> Result<String, Failure> {
     Ok(path.display().to_string())
 }
 
-/// The mutants of a choice, as cargo-mutants is told.
-fn chosen(choice: &Choice, diff: Option<&str>) -> Vec<String> {
+/// The arguments of cargo-mutants for the mutants of a choice.
+fn selection_arguments(choice: &Choice, diff: Option<&str>) -> Vec<String> {
     if let Some(diff) = diff {
         return vec!["--in-diff".to_owned(), diff.to_owned()];
     }
@@ -143,24 +146,24 @@ fn arguments(name: &str, which: &[String], tests: &[String], place: &Path) -> Ve
     let all = ["mutants", "--package", name, "--no-shuffle", "--colors", "never", "--output", &place];
     let mut arguments: Vec<String> = all.map(ToOwned::to_owned).to_vec();
     arguments.extend_from_slice(which);
-    // Behind `--` they would choose what is run, and all tests would be built all the same.
+    // Passed by `--cargo-arg`: arguments after `--` would select the tests to run, but all tests would be built.
     arguments.extend(tests.iter().map(|test| format!("--cargo-arg={test}")));
     arguments
 }
 
-fn described(tally: &Tally) -> String {
+fn describe(tally: &Tally) -> String {
     let Tally { noticed, missed, unviable } = tally;
     let viable = noticed + missed.len();
     format!("{noticed} of {viable} noticed, {} missed; {unviable} more did not compile", missed.len())
 }
 
-/// Reads what cargo-mutants wrote down.
+/// Reads the outcomes that cargo-mutants wrote.
 fn tally(place: &Path) -> Result<Tally, Failure> {
     let path = place.join("mutants.out/outcomes.json");
     // A crate in which there is nothing to change leaves no file.
     let Ok(text) = std::fs::read_to_string(&path) else { return Ok(Tally::default()) };
     let outcomes: Value =
-        serde_json::from_str(&text).map_err(|error| format!("{} is no JSON: {error}", path.display()))?;
+        serde_json::from_str(&text).map_err(|error| format!("{} is not JSON: {error}", path.display()))?;
     let mut tally = Tally::default();
     for outcome in outcomes["outcomes"].as_array().into_iter().flatten() {
         let name = || outcome["scenario"]["Mutant"]["name"].as_str().unwrap_or("a mutant without a name").to_owned();
@@ -205,9 +208,9 @@ mod tests {
     #[test]
     fn a_share_is_drawn_by_the_seed_and_a_difference_is_taken_whole() {
         let choice = Choice { share: 40, seed: 83, diff: None, only: String::new() };
-        let drawn = chosen(&choice, None).join(" ");
+        let drawn = selection_arguments(&choice, None).join(" ");
         assert!(drawn.contains("--shard 3/40"), "{drawn}");
-        assert_eq!(chosen(&choice, Some("x.diff")), ["--in-diff", "x.diff"]);
+        assert_eq!(selection_arguments(&choice, Some("x.diff")), ["--in-diff", "x.diff"]);
     }
 
     #[test]
@@ -217,6 +220,6 @@ mod tests {
         assert_eq!(tests_of_machines("greylag-persistence"), ["--lib", "--test", "protocol"]);
         let named = arguments("greylag-ddata", &[], &["--lib".to_owned()], Path::new("out")).join(" ");
         assert!(named.ends_with("--output out --cargo-arg=--lib"), "{named}");
-        assert_eq!(exactly("a_b.rs:1: replace f -> u8 with <T>"), r"^a\_b\.rs\:1\: replace f \-> u8 with <T>$");
+        assert_eq!(exact_pattern("a_b.rs:1: replace f -> u8 with <T>"), r"^a\_b\.rs\:1\: replace f \-> u8 with <T>$");
     }
 }

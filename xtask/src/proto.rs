@@ -1,6 +1,6 @@
-//! Protobuf code from `proto/`, committed beside its readers, so that builds need no protoc.
+//! Generates the protobuf code from `proto/`. The code is committed in its crates, so that builds need no protoc.
 //!
-//! The first line of a schema says where its code goes: `// greylag: crate=<name> grpc=<bool>`.
+//! The first line of a schema names the crate of its code: `// greylag: crate=<name> grpc=<bool>`.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ struct Schema {
     grpc: bool,
 }
 
-/// Generates every schema, or with `check` compares with what is committed.
+/// Generates the code of every schema; with `check` only compares it with the committed code.
 pub(crate) fn proto(check: bool) -> Result<(), Failure> {
     let scratch = tempfile::tempdir().map_err(|error| format!("no temporary directory: {error}"))?;
     let mut stale = Vec::new();
@@ -39,7 +39,7 @@ pub(crate) fn proto(check: bool) -> Result<(), Failure> {
         std::fs::remove_dir_all(&out).map_err(|error| format!("cannot clear {}: {error}", out.display()))?;
     }
     match (check, stale.is_empty()) {
-        (_, true) => say("proto: the generated code is what the schemas say"),
+        (_, true) => say("proto: the committed code matches the schemas"),
         (false, false) => say(&format!("proto: wrote {}", stale.join(", "))),
         (true, false) => return Err(format!("out of date: {}; run `cargo xtask proto`", stale.join(", "))),
     }

@@ -1,29 +1,29 @@
-//! Running commands, and saying so.
+//! Runs commands, and prints each before it runs.
 
 use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Why a task failed, in words for a person.
+/// The error of a task, as a text for people.
 pub(crate) type Failure = String;
 
 /// The root of the workspace.
 pub(crate) fn root() -> PathBuf {
-    // Where cargo runs it, not where it was built: checkouts may share a target directory, and so this program.
+    // Read at run time: checkouts may share a target directory and so this program, built in another checkout.
     let xtask = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
     xtask.parent().expect("xtask lies below the root").to_path_buf()
 }
 
 /// Prints one line.
 pub(crate) fn say(line: &str) {
-    // A closed pipe is the reader's choice, not a failure of the task.
+    // A closed pipe is not a failure of the task.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 /// A program that runs in the root of the workspace.
 ///
-/// Cargo describes xtask in the environment of xtask. A cargo below must not hear that: build scripts
-/// that look there would run again, and with them everything that depends on them.
+/// Removes the variables by which cargo describes the package xtask: build scripts that read them would run again in the
+/// started cargo, and everything that depends on these build scripts.
 pub(crate) fn command(program: &str) -> Command {
     let describes_xtask = |name: &str| {
         let of_a_package = ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_"].iter().any(|start| name.starts_with(start));
@@ -56,7 +56,7 @@ pub(crate) fn run_with(program: &str, arguments: &[&str], variables: &[(&str, &s
     if status.success() { Ok(()) } else { Err(format!("`{shown}` failed ({status})")) }
 }
 
-/// As [`run`]; what the program prints is passed on, and the lines that are wanted are returned.
+/// As [`run`]; prints the lines of the program, and returns those that `wanted` selects.
 pub(crate) fn run_and_read(
     program: &str,
     arguments: &[&str],
@@ -78,7 +78,7 @@ pub(crate) fn run_and_read(
     if status.success() { Ok(found) } else { Err(format!("`{shown}` failed ({status})")) }
 }
 
-/// Runs a program and returns what it printed.
+/// Runs a program and returns its standard output.
 pub(crate) fn output(program: &str, arguments: &[&str]) -> Result<String, Failure> {
     let shown = format!("{program} {}", arguments.join(" "));
     let output = command(program).args(arguments).output().map_err(|error| format!("cannot run `{shown}`: {error}"))?;
@@ -109,8 +109,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_that_are_wanted_are_returned_and_a_failure_stays_one() {
-        // Another word than the gate looks for: it reads what this test prints.
+    fn wanted_lines_are_returned_and_a_failure_is_an_error() {
+        // Not `SKIPPED:`, because the gate reads the output of this test, too.
         let wanted = |line: &str| line.starts_with("WANTED:");
         let script = "echo ok; printf '\\nWANTED: this line\\n'";
         assert_eq!(run_and_read("sh", &["-c", script], wanted).unwrap(), ["WANTED: this line"]);

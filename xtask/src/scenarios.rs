@@ -1,7 +1,8 @@
-//! `docs/scenarios.md` names a test for each scenario and for each rule; a test that is not there proves nothing.
+//! Checks `docs/scenarios.md`, which names a test for each scenario and for each rule: the tests must exist.
 //!
-//! What needs a row says `docs/spec` by its anchors: each scenario, each rule and each case of the conformance kits. What is
-//! shown otherwise stands in [`SHOWN_OTHERWISE`]; what has no test stands, with the reason, at the end of the table's page.
+//! Each anchor of `docs/spec` for a scenario, a rule or a case of the conformance kits needs a row. [`SHOWN_OTHERWISE`]
+//! lists the rules that need none; scenarios and rules without a test are listed, each with its reason, at the end of the
+//! page.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -10,14 +11,14 @@ use crate::citations::{Vocabulary, citations, shown};
 use crate::run::{Failure, root, rust_files, say};
 use crate::spec::{self, Anchors};
 
-/// The documents that end in scenarios.
+/// The documents with scenarios.
 const DOCUMENTS: &[&str] = &["cluster", "ddata", "delivery", "persistence", "sharding"];
 
-/// The rules of a document, by the letters they begin with, that need no row. Those D of `cluster` and `ddata` are
-/// differences from others, each shown by the rules that it names; what `delivery` rules is shown by its scenarios.
+/// The rules of a document, by their first letters, that need no row. The rules D of `cluster` and `ddata` describe
+/// differences from other systems, and the rules that they name have the tests; the scenarios of `delivery` test its rules.
 const SHOWN_OTHERWISE: &[(&str, &str)] = &[("cluster", "D"), ("ddata", "D"), ("delivery", "CDIKPSW")];
 
-/// Heads the list of what has no test, as `- cluster T42: the reason`.
+/// Heading of the list of scenarios and rules without a test, such as `- cluster T42: the reason`.
 const WITHOUT: &str = "## Without a test, and why";
 
 /// The ids that must have a row: `cluster 1`, `cluster T1`, `persistence journal 1`.
@@ -33,17 +34,21 @@ fn needs_row(document: &str, id: &str) -> bool {
     !is_section && !SHOWN_OTHERWISE.iter().any(otherwise)
 }
 
-/// The ids that have neither a row nor a place on the list of what has no test, and what is wrong with that list.
-fn uncovered(covered: &BTreeSet<String>, without: &BTreeMap<&str, &str>, needed: &BTreeSet<String>) -> Vec<String> {
+/// The ids that have neither a row nor a line in the list of those without a test, and the errors in that list.
+fn coverage_errors(
+    covered: &BTreeSet<String>,
+    without: &BTreeMap<&str, &str>,
+    needed: &BTreeSet<String>,
+) -> Vec<String> {
     let bare = needed.iter().filter(|id| !covered.contains(*id) && !without.contains_key(id.as_str()));
     let bare = bare.map(|id| format!("{id}: no row, and no reason under `{WITHOUT}`"));
     let listed = without.iter().filter_map(|(id, reason)| {
         let wrong = if covered.contains(*id) {
-            "has a row: take it off the list of what has no test"
+            "has a row: delete it from the list of those without a test"
         } else if !needed.contains(*id) {
-            "needs no row, or is not in docs/spec: take it off the list of what has no test"
+            "needs no row, or is not in docs/spec: delete it from the list of those without a test"
         } else if reason.is_empty() {
-            "is on the list of what has no test without a reason: give it one"
+            "is on the list of those without a test, but without a reason: add the reason"
         } else {
             return None;
         };
@@ -52,21 +57,21 @@ fn uncovered(covered: &BTreeSet<String>, without: &BTreeMap<&str, &str>, needed:
     bare.chain(listed).collect()
 }
 
-/// The ids that a row shows whole: `ddata A7, A8` are two, and `ddata Z6 (types)` is a part of one.
-fn whole(ids: &str, words: &Vocabulary) -> Vec<String> {
+/// The ids that the tests of a row cover completely: `ddata A7, A8` are two, and `ddata Z6 (types)` is a part of one.
+fn covered_ids(ids: &str, words: &Vocabulary) -> Vec<String> {
     let cited = if ids.contains('(') { Vec::new() } else { citations("", ids, words).citations };
     cited.iter().map(|cited| shown(&cited.document, &cited.anchor)).collect()
 }
 
-/// What has no test, each with its reason; a reason may go on in further lines.
+/// The ids without a test, each with its reason; a reason may continue in further lines.
 fn without_test(page: &str) -> BTreeMap<&str, &str> {
     let list = page.split_once(WITHOUT).map_or("", |(_, list)| list);
     let entries = list.lines().filter_map(|line| line.strip_prefix("- ")?.split_once(':'));
     entries.map(|(id, reason)| (id.trim(), reason.trim())).collect()
 }
 
-/// Checks that every row names a test function, or a transcript file, that exists, and that nothing of the specification
-/// lacks its row.
+/// Checks that every row names an existing test function or transcript file, and that no scenario and no rule lacks its
+/// row.
 pub(crate) fn scenarios() -> Result<(), Failure> {
     let path = root().join("docs/scenarios.md");
     let text = std::fs::read_to_string(&path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
@@ -87,11 +92,11 @@ pub(crate) fn scenarios() -> Result<(), Failure> {
     let (anchors, _) = spec::anchors()?;
     let without = without_test(&text);
     let words = spec::vocabulary(&anchors);
-    let covered = rows.iter().flat_map(|(ids, _)| whole(ids, &words)).collect();
-    missing.extend(uncovered(&covered, &without, &needed(&anchors)));
+    let covered = rows.iter().flat_map(|(ids, _)| covered_ids(ids, &words)).collect();
+    missing.extend(coverage_errors(&covered, &without, &needed(&anchors)));
     if missing.is_empty() {
-        let untested = format!("without a test, and with a reason: {}", without.len());
-        say(&format!("scenarios: {} rows, each names a test that is there; {untested}", rows.len()));
+        let untested = format!("{} ids are listed as without a test", without.len());
+        say(&format!("scenarios: {} rows, each names an existing test; {untested}", rows.len()));
         return Ok(());
     }
     Err(format!("docs/scenarios.md:\n  {}", missing.join("\n  ")))
@@ -101,7 +106,7 @@ pub(crate) fn scenarios() -> Result<(), Failure> {
 fn row(line: &str) -> Option<(&str, &str)> {
     let mut cells = line.strip_prefix('|')?.split('|').map(str::trim);
     let (scenario, test) = (cells.next()?, cells.next()?);
-    // What tables are headed by, and the lines under it, are one word.
+    // The headings of tables, and the lines under them, are one word.
     scenario.contains(' ').then_some((scenario, test.trim_matches('`')))
 }
 
@@ -117,7 +122,7 @@ fn test_name(word: &str) -> Option<&str> {
     (is_name && !last.ends_with(".rs")).then_some(last)
 }
 
-/// `scenario_14_*` stands for every test that begins so.
+/// Whether a test of this name exists; `scenario_14_*` matches every test with that prefix.
 fn exists(name: &str, names: &BTreeSet<String>) -> bool {
     match name.split_once('*') {
         Some((begin, end)) => names.iter().any(|known| known.starts_with(begin) && known.ends_with(end)),
@@ -132,7 +137,7 @@ fn test_names(root: &Path) -> Result<BTreeSet<String>, Failure> {
         for file in rust_files(&root.join(directory))? {
             let text = std::fs::read_to_string(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
             names.extend(text.split("fn ").skip(1).filter_map(identifier));
-            // Tables of named cases make their tests with a macro.
+            // A macro makes tests of tables with named cases.
             names.extend(text.lines().filter_map(|line| identifier(line.trim().strip_prefix("case ")?)));
         }
     }
@@ -186,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_row_is_read_off_the_anchors() {
+    fn rows_are_needed_for_anchors_of_rules_and_scenarios() {
         let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
         let anchors = Anchors::from([
             ("cluster".to_owned(), ids(&["T1", "M25a", "s1.2", "n12", "D1"])),
@@ -204,7 +209,7 @@ mod tests {
     fn a_rule_without_a_row_is_found_unless_it_is_listed_with_a_reason() {
         let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect();
         let (covered, needed) = (ids(&["ddata A1"]), ids(&["ddata A1", "ddata A2", "ddata A3"]));
-        let found = |page: &str| uncovered(&covered, &without_test(page), &needed);
+        let found = |page: &str| coverage_errors(&covered, &without_test(page), &needed);
         let both = found("- ddata A2: before the heading");
         assert!(both.len() == 2 && both[0].starts_with("ddata A2: no row"), "{both:?}");
         assert!(found(&format!("{WITHOUT}\n\n- ddata A2: reason\n- ddata A3: other\n")).is_empty());
@@ -217,13 +222,13 @@ mod tests {
     #[test]
     fn a_row_may_show_several_ids_and_one_with_a_remark_shows_a_part() {
         let words = crate::citations::tests::words();
-        assert_eq!(whole("alpha A1, A2–A4", &words), ["alpha A1", "alpha A2", "alpha A3", "alpha A4"]);
-        assert_eq!(whole("beta journal 3", &words), ["beta journal 3"]);
-        assert!(whole("alpha A1 (one part)", &words).is_empty());
+        assert_eq!(covered_ids("alpha A1, A2–A4", &words), ["alpha A1", "alpha A2", "alpha A3", "alpha A4"]);
+        assert_eq!(covered_ids("beta journal 3", &words), ["beta journal 3"]);
+        assert!(covered_ids("alpha A1 (one part)", &words).is_empty());
     }
 
     #[test]
-    fn this_test_is_among_the_names() {
+    fn the_names_of_tests_include_this_one() {
         let names: Vec<_> =
             "fn one() {}\n async fn two_b<T>() {}".split("fn ").skip(1).filter_map(identifier).collect();
         assert_eq!(names, ["one", "two_b"]);

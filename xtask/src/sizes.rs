@@ -1,6 +1,6 @@
-//! What has grown large: types with many fields, types that are spread over many files, folders with many files.
+//! Lists large parts of the code: types with many fields, types with `impl` blocks in many files, folders with many files.
 //!
-//! It is counted, not judged: some are as large as what they stand for. The counts say whether a change made it better.
+//! The task fails at nothing, because some types must be large. The counts show whether a change made the code smaller.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -9,26 +9,26 @@ use crate::cycles::crates;
 use crate::modules::Crate;
 use crate::run::{Failure, root, rust_files, say};
 
-/// A type with more fields is named.
+/// Types with more fields are listed.
 const FIELDS: usize = 15;
-/// A type with an `impl` in more files is named.
+/// Types with `impl` blocks in more files are listed.
 const FILES_OF_A_TYPE: usize = 3;
-/// A folder with more files of its own is named.
+/// Folders with more files of their own are listed.
 const FILES_OF_A_FOLDER: usize = 12;
 
-/// Prints what is large, with names and how large it is, the largest first.
+/// Prints the large types and folders with their sizes, the largest first.
 pub(crate) fn sizes() -> Result<(), Failure> {
     let crates = crates()?;
     let fields = crates.iter().flat_map(many_fields).collect();
-    tell(&format!("types with more than {FIELDS} fields"), fields);
+    print_list(&format!("types with more than {FIELDS} fields"), fields);
     let spread = crates.iter().flat_map(spread).collect();
-    tell(&format!("types with `impl` blocks in more than {FILES_OF_A_TYPE} files"), spread);
+    print_list(&format!("types with `impl` blocks in more than {FILES_OF_A_TYPE} files"), spread);
     let files = rust_files(&root().join("crates"))?;
-    tell(&format!("folders in src with more than {FILES_OF_A_FOLDER} files"), full_folders(&files));
+    print_list(&format!("folders in src with more than {FILES_OF_A_FOLDER} files"), full_folders(&files));
     Ok(())
 }
 
-fn tell(what: &str, mut found: Vec<(String, usize)>) {
+fn print_list(what: &str, mut found: Vec<(String, usize)>) {
     found.sort_by(|(a, of_a), (b, of_b)| of_b.cmp(of_a).then(a.cmp(b)));
     say(&format!("sizes: {}: {}", what, found.len()));
     for (name, size) in found {
@@ -36,7 +36,7 @@ fn tell(what: &str, mut found: Vec<(String, usize)>) {
     }
 }
 
-/// The types of a crate that have many fields, in tests nowhere.
+/// The types of a crate with many fields, without those of tests.
 fn many_fields(read: &Crate) -> Vec<(String, usize)> {
     let types = read
         .modules
@@ -45,7 +45,7 @@ fn many_fields(read: &Crate) -> Vec<(String, usize)> {
     types.filter(|(_, fields)| *fields > FIELDS).collect()
 }
 
-/// The types of a crate that have an `impl`, of their own or of a trait, in many files.
+/// The types of a crate with `impl` blocks, inherent or of traits, in many files.
 fn spread(read: &Crate) -> Vec<(String, usize)> {
     let mut files: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
     for (at, module) in read.modules.iter().enumerate() {
@@ -58,7 +58,7 @@ fn spread(read: &Crate) -> Vec<(String, usize)> {
     files.into_iter().map(|(name, files)| (name, files.len())).filter(|(_, files)| *files > FILES_OF_A_TYPE).collect()
 }
 
-/// The folders below a `src` that hold many of these files themselves.
+/// The folders below a `src` that contain many of these files directly.
 fn full_folders(files: &[PathBuf]) -> Vec<(String, usize)> {
     let mut folders: BTreeMap<&Path, usize> = BTreeMap::new();
     let folder_of = |file: &'_ PathBuf| file.parent().is_some_and(|folder| folder.iter().any(|part| part == "src"));

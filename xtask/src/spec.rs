@@ -1,7 +1,7 @@
-//! The specification in `docs/spec`: each citation of it leads somewhere, and each anchor stands once.
+//! Checks the specification in `docs/spec`: each citation must name an anchor, and each anchor must be unique.
 //!
 //! A rule is anchored as `<a id="T8"></a>`, a section as `s2.9`, a scenario as `n31`, a case of a conformance kit as
-//! `journal-24`, an entry of the README's settled list as `settled-7`. How texts cite them says [`crate::citations`].
+//! `journal-24`, an entry of the README's settled list as `settled-7`. [`crate::citations`] describes how texts cite them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::citations::{Found, Vocabulary, citations, shown};
 use crate::run::{Failure, output, root, say};
 
-/// The documents that texts cite, and where they are.
+/// The documents that texts cite, and their paths.
 const DOCUMENTS: &[(&str, &str)] = &[
     ("cluster", "docs/spec/cluster.md"),
     ("ddata", "docs/spec/ddata.md"),
@@ -20,19 +20,19 @@ const DOCUMENTS: &[(&str, &str)] = &[
     ("style", "docs/style.md"),
 ];
 
-/// Files with these endings cite.
+/// Extensions of the files that are searched for citations.
 const CITING: &[&str] = &[".rs", ".proto", ".toml", ".txt", ".sql", ".md"];
 
-/// The table that says which test shows what: its rows count as citations of tests.
+/// The table of the tests of each scenario and rule: its rows count as citations of tests.
 const SCENARIOS: &str = "docs/scenarios.md";
 
-/// So many of a list are named unasked.
+/// Most names of a list that are printed without `--unused`.
 const NAMED_UNASKED: usize = 12;
 
 /// The anchors of each document.
 pub(crate) type Anchors = BTreeMap<String, BTreeSet<String>>;
 
-/// Checks that every citation leads to an anchor and that every anchor is unique; tells which rules nobody cites.
+/// Checks that every citation names an anchor and that every anchor is unique; prints the rules without a citation.
 pub(crate) fn spec(unused: bool) -> Result<(), Failure> {
     let (anchors, mut failures) = anchors()?;
     let words = vocabulary(&anchors);
@@ -43,20 +43,20 @@ pub(crate) fn spec(unused: bool) -> Result<(), Failure> {
             std::fs::read_to_string(root().join(path)).map_err(|error| format!("cannot read {path}: {error}"))?;
         found.push((path.as_str(), citations(path, &text, &words)));
     }
-    failures.extend(found.iter().flat_map(|(path, found)| unresolved(path, found, &anchors)));
-    tell(&found, &anchors, unused);
+    failures.extend(found.iter().flat_map(|(path, found)| citation_errors(path, found, &anchors)));
+    print_counts(&found, &anchors, unused);
     if failures.is_empty() {
         return Ok(());
     }
-    Err(format!("{} failures of the specification:\n  {}", failures.len(), failures.join("\n  ")))
+    Err(format!("{} errors in citations and anchors:\n  {}", failures.len(), failures.join("\n  ")))
 }
 
-/// The anchors of all documents, and what is wrong with them.
+/// The anchors of all documents, and the errors in them.
 pub(crate) fn anchors() -> Result<(Anchors, Vec<String>), Failure> {
     read(&root(), DOCUMENTS)
 }
 
-/// The anchors of the documents, and what stands twice.
+/// The anchors of the documents, and an error for each duplicate.
 fn read(root: &Path, documents: &[(&str, &str)]) -> Result<(Anchors, Vec<String>), Failure> {
     let (mut anchors, mut twice) = (Anchors::new(), Vec::new());
     for (name, path) in documents {
@@ -65,14 +65,14 @@ fn read(root: &Path, documents: &[(&str, &str)]) -> Result<(Anchors, Vec<String>
         let of_document = anchors.entry((*name).to_owned()).or_default();
         for (line, id) in anchors_in(&text) {
             if !of_document.insert(id.to_owned()) {
-                twice.push(format!("{path}:{line}: the anchor {id} stands there twice: a citation could mean either"));
+                twice.push(format!("{path}:{line}: the anchor {id} is a duplicate, so a citation is ambiguous"));
             }
         }
     }
     Ok((anchors, twice))
 }
 
-/// What can be cited of documents with these anchors.
+/// The names that can be cited, for documents with these anchors.
 pub(crate) fn vocabulary(anchors: &Anchors) -> Vocabulary {
     let kits = anchors.values().flatten().filter_map(|anchor| Some(anchor.split_once('-')?.0.to_owned()));
     Vocabulary { documents: anchors.keys().cloned().collect(), kits: kits.collect() }
@@ -85,15 +85,15 @@ fn anchors_in(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// The files that may cite, whether they are committed or only written.
+/// The files that are searched for citations, committed or not.
 fn citing_files() -> Result<Vec<String>, Failure> {
     let all = output("git", &["ls-files", "--cached", "--others", "--exclude-standard"])?;
     let is_citing = |path: &&str| CITING.iter().any(|ending| path.ends_with(ending)) && root().join(path).is_file();
     Ok(all.lines().filter(is_citing).map(ToOwned::to_owned).collect())
 }
 
-/// A line for each citation that leads nowhere.
-fn unresolved(path: &str, found: &Found, anchors: &Anchors) -> Vec<String> {
+/// An error for each citation without an anchor.
+fn citation_errors(path: &str, found: &Found, anchors: &Anchors) -> Vec<String> {
     let missing = found.citations.iter().filter(|cited| !anchors[&cited.document].contains(&cited.anchor));
     let described = missing.map(|cited| {
         let near = near(&cited.document, &cited.anchor, anchors);
@@ -103,7 +103,7 @@ fn unresolved(path: &str, found: &Found, anchors: &Anchors) -> Vec<String> {
     described.collect()
 }
 
-/// What the author of a citation that leads nowhere may have meant.
+/// Similar anchors, which the author of a citation without an anchor may have meant.
 fn near(document: &str, anchor: &str, anchors: &Anchors) -> String {
     let (kind, number) = split(anchor);
     let mut alike: Vec<_> = anchors[document].iter().filter(|other| split(other).0 == kind).collect();
@@ -119,31 +119,31 @@ fn near(document: &str, anchor: &str, anchors: &Anchors) -> String {
     }
 }
 
-/// An anchor's kind and its number, so that neighbours are told: `M25a` is `M` and 25, `s2.9` is `s2.` and 9.
+/// Splits an anchor into its kind and its number, to find neighbours: `M25a` is `M` and 25, `s2.9` is `s2.` and 9.
 fn split(anchor: &str) -> (&str, u32) {
     let number = anchor.trim_end_matches(|c: char| c.is_ascii_lowercase());
     let kind = number.trim_end_matches(|c: char| c.is_ascii_digit());
     (kind, number[kind.len()..].parse().unwrap_or_default())
 }
 
-/// Says how much is cited and by how many, and which rules are not.
-fn tell(found: &[(&str, Found)], anchors: &Anchors, all: bool) {
+/// Prints counts of citations and anchors, and the rules without a citation.
+fn print_counts(found: &[(&str, Found)], anchors: &Anchors, all: bool) {
     let cited = |from: fn(&str) -> bool| -> usize {
         found.iter().filter(|(path, _)| from(path)).map(|(_, found)| found.citations.len()).sum()
     };
-    let (total, shown) = (cited(|_| true), cited(shows));
+    let (total, shown) = (cited(|_| true), cited(is_code_or_test));
     let anchored: usize = anchors.values().map(BTreeSet::len).sum();
     say(&format!("spec: {total} citations of {anchored} anchors, {shown} of them in code, tests and {SCENARIOS}"));
     let unused = uncited(found, anchors);
     say(&format!("spec: {} rules that no code and no test cites: {}", unused.len(), named(&unused, all)));
     let lines = found.iter().flat_map(|(path, found)| found.prose.iter().map(move |line| format!("{path}:{line}")));
     let prose: Vec<_> = lines.collect();
-    let taken = "numbers behind a document's name that were taken for prose";
+    let taken = "numbers after the name of a document that were not read as citations";
     say(&format!("spec: {} {taken}: {}", prose.len(), named(&prose, all)));
 }
 
-/// Whether a citation in this file says that something is built or shown. Other pages only speak of it.
-fn shows(path: &str) -> bool {
+/// Whether a citation in this file counts as code or test. Other pages only mention the rule.
+fn is_code_or_test(path: &str) -> bool {
     !path.ends_with(".md") || path == SCENARIOS
 }
 
@@ -159,7 +159,7 @@ fn named(names: &[String], all: bool) -> String {
 fn uncited(found: &[(&str, Found)], anchors: &Anchors) -> Vec<String> {
     let cited: BTreeSet<_> = found
         .iter()
-        .filter(|(path, _)| shows(path))
+        .filter(|(path, _)| is_code_or_test(path))
         .flat_map(|(_, found)| found.citations.iter().map(|cited| (cited.document.as_str(), cited.anchor.as_str())))
         .collect();
     let all = anchors.iter().flat_map(|(document, ids)| ids.iter().map(|id| (document.as_str(), id.as_str())));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     fn failures(text: &str) -> Vec<String> {
-        unresolved("a.rs", &citations("a.rs", text, &vocabulary(&documents())), &documents())
+        citation_errors("a.rs", &citations("a.rs", text, &vocabulary(&documents())), &documents())
     }
 
     #[test]

@@ -1,24 +1,24 @@
-//! The main job again and again, a node killed at a random point each time.
+//! Runs the storefront many times, and kills a node at a random point of each run.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 
 use crate::run::{Failure, run, say};
 
-/// What is run how often.
+/// The runs of the storefront.
 #[derive(clap::Args)]
 pub(crate) struct Runs {
-    /// How many runs: one for each seed.
+    /// Number of runs, one for each seed.
     #[arg(long, visible_alias = "runs", default_value_t = 20)]
     seeds: u32,
-    /// The first seed. A seed draws who is killed, and when.
+    /// The first seed. A seed determines which node is killed, and when.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Where the coordinator of the shards keeps their homes.
+    /// Store of the shard coordinator for the homes of shards.
     #[arg(long, value_parser = ["ddata", "persistence"], default_value = "ddata")]
     store_mode: String,
 }
 
-/// Runs the storefront once for each seed; every run must match.
+/// Runs the storefront once for each seed; the report of every run must match.
 pub(crate) fn runs(Runs { seeds, seed, store_mode }: &Runs) -> Result<(), Failure> {
     run("cargo", &["build", "--release", "--package", "storefront"])?;
     let last = seed.saturating_add(u64::from(*seeds));
@@ -31,7 +31,7 @@ pub(crate) fn runs(Runs { seeds, seed, store_mode }: &Runs) -> Result<(), Failur
         let mut command = vec!["run", "--quiet", "--release", "--package", "storefront", "--"];
         command.extend(arguments);
         let again = format!("cargo xtask storefront --store-mode {store_mode} --seeds 1 --seed {seed}");
-        run("cargo", &command).map_err(|failure| format!("seed {seed}: {failure}; again by `{again}`"))?;
+        run("cargo", &command).map_err(|failure| format!("seed {seed}: {failure}; replay by `{again}`"))?;
     }
     say(&format!("storefront, store mode {store_mode}: {seeds} runs, {seeds} matches"));
     Ok(())

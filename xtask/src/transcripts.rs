@@ -1,16 +1,16 @@
-//! Where transcripts are run, read off the tests themselves, so that none is left out when they are recorded.
+//! Finds the tests that run transcripts by reading the test files, so that every transcript is recorded.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::run::{Failure, root, run_with, rust_files};
 
-/// How a test runs a folder of transcripts.
+/// The call by which a test runs a folder of transcripts.
 const CALL: &str = "transcript::run_dir(";
 
 /// A test that runs transcripts.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct TranscriptTest {
     package: String,
     /// The integration test of the package.
     target: String,
@@ -18,35 +18,35 @@ struct Place {
     test: String,
 }
 
-/// Records the transcripts anew.
+/// Records all transcripts again.
 pub(crate) fn bless() -> Result<(), Failure> {
-    let places = places(&root().join("crates"))?;
-    let distinct = |name: fn(&Place) -> &str| places.iter().map(name).collect::<BTreeSet<_>>();
-    // Some of the tests need features that no other crate turns on. A test that fails for another reason must not
-    // keep those behind it from being recorded.
+    let found = transcript_tests(&root().join("crates"))?;
+    let distinct = |name: fn(&TranscriptTest) -> &str| found.iter().map(name).collect::<BTreeSet<_>>();
+    // All features, because some of the tests need features that no other crate enables. `--no-fail-fast`, so that the
+    // transcripts of the tests after a failed one are recorded, too.
     let mut arguments = vec!["test", "--all-features", "--no-fail-fast"];
-    arguments.extend(distinct(|place| &place.package).into_iter().flat_map(|package| ["--package", package]));
-    arguments.extend(distinct(|place| &place.target).into_iter().flat_map(|target| ["--test", target]));
-    // The rest of these targets has nothing to record.
+    arguments.extend(distinct(|test| &test.package).into_iter().flat_map(|package| ["--package", package]));
+    arguments.extend(distinct(|test| &test.target).into_iter().flat_map(|target| ["--test", target]));
+    // Other tests of these targets record nothing.
     arguments.push("--");
-    arguments.extend(distinct(|place| &place.test));
+    arguments.extend(distinct(|test| &test.test));
     run_with("cargo", &arguments, &[("GREYLAG_BLESS", "1")])
 }
 
-/// Every place below `crates` that runs transcripts.
-fn places(crates: &Path) -> Result<BTreeSet<Place>, Failure> {
+/// Every test below `crates` that runs transcripts.
+fn transcript_tests(crates: &Path) -> Result<BTreeSet<TranscriptTest>, Failure> {
     let mut found = BTreeSet::new();
     for file in rust_files(crates)? {
         let text =
             std::fs::read_to_string(&file).map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-        let path = file.strip_prefix(crates).expect("it was found there");
-        found.extend(places_in(path, &text)?);
+        let path = file.strip_prefix(crates).expect("the file is below the folder that was searched");
+        found.extend(tests_in(path, &text)?);
     }
     Ok(found)
 }
 
-/// The places in one file, whose path begins with its package.
-fn places_in(path: &Path, text: &str) -> Result<Vec<Place>, Failure> {
+/// The tests in one file; the path begins with the package.
+fn tests_in(path: &Path, text: &str) -> Result<Vec<TranscriptTest>, Failure> {
     let mut function = None;
     let mut found = Vec::new();
     for line in text.lines() {
@@ -60,10 +60,10 @@ fn places_in(path: &Path, text: &str) -> Result<Vec<Place>, Failure> {
         let (Some(package), Some("tests"), Some(target), Some(test)) =
             (parts.next(), parts.next(), parts.next(), function)
         else {
-            return Err(format!("{}: only tests below `tests` can be told to record transcripts", path.display()));
+            return Err(format!("{}: only tests below `tests` can record transcripts; move the test", path.display()));
         };
         let target = target.trim_end_matches(".rs");
-        found.push(Place { package: package.into(), target: target.into(), test: test.into() });
+        found.push(TranscriptTest { package: package.into(), target: target.into(), test: test.into() });
     }
     Ok(found)
 }
@@ -77,19 +77,20 @@ mod tests {
 
     #[test]
     fn every_function_that_runs_transcripts_is_found() {
-        let place = |test: &str| Place { package: "a-crate".into(), target: "reader".into(), test: test.into() };
+        let test_of =
+            |test: &str| TranscriptTest { package: "a-crate".into(), target: "reader".into(), test: test.into() };
         for path in ["a-crate/tests/reader.rs", "a-crate/tests/reader/main.rs"] {
-            assert_eq!(places_in(Path::new(path), TWO).unwrap(), [place("one"), place("two")]);
+            assert_eq!(tests_in(Path::new(path), TWO).unwrap(), [test_of("one"), test_of("two")]);
         }
-        assert!(places_in(Path::new("a-crate/src/reader.rs"), TWO).is_err(), "its tests have no target to name");
+        assert!(tests_in(Path::new("a-crate/src/reader.rs"), TWO).is_err(), "its tests have no target to name");
     }
 
-    /// Whatever folder holds transcripts of a crate, some test names it, and is found.
+    /// For every folder of transcripts a test that runs it is found.
     #[test]
     fn every_folder_of_transcripts_is_recorded() {
         let crates = root().join("crates");
         let mut folders = 0;
-        let places = places(&crates).unwrap();
+        let found = transcript_tests(&crates).unwrap();
         for tests in std::fs::read_dir(&crates).unwrap().map(|entry| entry.unwrap().path().join("tests")) {
             let Ok(entries) = std::fs::read_dir(&tests) else { continue };
             for folder in entries.map(|entry| entry.unwrap().path()) {
@@ -99,11 +100,11 @@ mod tests {
                 }
                 let call = format!("{CALL}concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/tests/{name}\")");
                 let package = tests.parent().unwrap().file_name().unwrap().to_str().unwrap();
-                let runs = |place: &&Place| {
-                    let file = tests.join(&place.target).with_extension("rs");
-                    place.package == package && std::fs::read_to_string(file).unwrap().contains(&call)
+                let runs = |test_of: &&TranscriptTest| {
+                    let file = tests.join(&test_of.target).with_extension("rs");
+                    test_of.package == package && std::fs::read_to_string(file).unwrap().contains(&call)
                 };
-                assert!(places.iter().any(|place| runs(&place)), "no test target records {}", folder.display());
+                assert!(found.iter().any(|test| runs(&test)), "no test target records {}", folder.display());
                 folders += 1;
             }
         }

@@ -27,7 +27,7 @@ const EXIT_CODES: &str = "\
 Exit codes:
   0  done; for `health`, `journal health` and `journal verify`: nothing is amiss
   1  the node or the store refused, or failed
-  2  the command line makes no sense
+  2  the command line is invalid
   3  no admin service answers at the address, or the store cannot be opened
   4  not done within --timeout; it may still happen
   5  `health`, `journal health`: something is amiss; `journal verify`: something is damaged, or differs
@@ -71,7 +71,7 @@ pub(crate) struct Tls {
 
 impl Tls {
     /// What to believe and to show, if it is to be TLS at all.
-    pub(crate) fn chosen(self) -> Result<Option<ClientTls>, Failure> {
+    pub(crate) fn client_tls(self) -> Result<Option<ClientTls>, Failure> {
         let Some(ca) = self.tls_ca else {
             let given = [
                 ("--tls-cert", self.tls_cert.is_some()),
@@ -81,7 +81,7 @@ impl Tls {
             return match given.into_iter().find(|(_, is)| *is) {
                 None => Ok(None),
                 Some((option, _)) => Err(Failure::Usage(format!(
-                    "{option} makes no sense without --tls-ca (or GREYLAG_TLS_CA): whose signatures are believed?"
+                    "{option} needs --tls-ca (or GREYLAG_TLS_CA), the file with the trusted authorities"
                 ))),
             };
         };
@@ -89,7 +89,7 @@ impl Tls {
         match (self.tls_key, self.tls_cert) {
             (Some(key), Some(cert)) => Ok(Some(tls.with_identity(key, cert))),
             (None, None) => Ok(Some(tls)),
-            _ => Err(Failure::Usage("--tls-cert and --tls-key go together: a certificate and its key".to_owned())),
+            _ => Err(Failure::Usage("--tls-cert and --tls-key go together; give both or neither".to_owned())),
         }
     }
 }

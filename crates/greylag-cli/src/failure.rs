@@ -50,7 +50,7 @@ impl Feature {
     }
 
     /// The failure of a command that needs this feature, with advice how to get a program that has it.
-    pub(crate) fn is_missing(self) -> Failure {
+    pub(crate) fn missing(self) -> Failure {
         let name = self.name();
         Failure::Usage(format!(
             "this program was built without the feature {name}, which the command needs; `cargo install --path \
@@ -70,9 +70,10 @@ impl Failure {
             return Self::from_dial(address, error);
         }
         match status.code() {
-            _ if is_transport(status) => {
-                Self::Unreachable(format!("the connection to {address} was lost: {}; is the node gone?", cause(status)))
-            }
+            _ if is_transport(status) => Self::Unreachable(format!(
+                "the connection to {address} was lost: {}; the node may have ended",
+                cause(status)
+            )),
             Code::Unavailable => Self::Refused(format!("{address}: {message}")),
             // The text is that of another service's port, which names itself; an older node sends none.
             Code::Unimplemented if !message.is_empty() => {
@@ -94,11 +95,13 @@ impl Failure {
                 "; leave out --tls-ca (and GREYLAG_TLS_CA), or set management.tls = \"on\" there"
             }
             DialError::WantsCertificate => "; name one by --tls-cert and --tls-key",
-            DialError::NotBelieved(HandshakeError::ForeignAuthority) => "; is --tls-ca the authority of this cluster?",
+            DialError::NotBelieved(HandshakeError::ForeignAuthority) => {
+                "; check that --tls-ca is the authority of this cluster"
+            }
             DialError::NotBelieved(HandshakeError::WrongHost(_)) => {
                 "; call it by the name in its certificate, or give that by --tls-host"
             }
-            DialError::Unreachable(_) | DialError::Silent(_) => "; is management.address set there?",
+            DialError::Unreachable(_) | DialError::Silent(_) => "; check that management.address is set there",
             _ => "",
         };
         if error.is_about_trust() {

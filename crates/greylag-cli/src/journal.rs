@@ -33,15 +33,15 @@ pub(crate) async fn run(command: Journal, tls: &Tls, json: bool, limit: Option<D
         #[cfg(feature = "journal-sled")]
         Journal::Health(asked) => serve::health(&asked, tls, json, limit).await,
         #[cfg(feature = "stores")]
-        Journal::Inspect(inspect) => stores::within(limit, stores::inspect(inspect, json)).await,
+        Journal::Inspect(inspect) => stores::with_timeout(limit, stores::inspect(inspect, json)).await,
         #[cfg(feature = "stores")]
-        Journal::Replay(replay) => stores::within(limit, stores::replay(replay, json)).await,
+        Journal::Replay(replay) => stores::with_timeout(limit, stores::replay(replay, json)).await,
         #[cfg(feature = "stores")]
-        Journal::Verify(verify) => stores::within(limit, stores::verify(verify, json)).await,
+        Journal::Verify(verify) => stores::with_timeout(limit, stores::verify(verify, json)).await,
         #[cfg(feature = "stores")]
-        Journal::Copy(copy) => stores::within(limit, stores::copy(copy, json)).await,
+        Journal::Copy(copy) => stores::with_timeout(limit, stores::copy(copy, json)).await,
         #[cfg(not(feature = "journal-sled"))]
-        other => Err(missing(&other)),
+        other => Err(unsupported(&other)),
     }
 }
 
@@ -52,23 +52,23 @@ pub(crate) async fn remove_internal_data(
     limit: Option<Duration>,
 ) -> Result<ExitCode, Failure> {
     #[cfg(feature = "stores")]
-    return stores::within(limit, removal::run(remove, json)).await;
+    return stores::with_timeout(limit, removal::run(remove, json)).await;
     #[cfg(not(feature = "stores"))]
     {
         let _not_built = (json, limit);
-        Err(url::Url::parse(&remove.store).map_or_else(|wrong| wrong, |url| url.feature().is_missing()))
+        Err(url::Url::parse(&remove.store).map_or_else(|wrong| wrong, |url| url.feature().missing()))
     }
 }
 
 /// The error of a command that this program cannot do: the missing feature, or an invalid store.
 #[cfg(not(feature = "journal-sled"))]
-fn missing(command: &Journal) -> Failure {
+fn unsupported(command: &Journal) -> Failure {
     let store = match command {
-        Journal::Serve(_) | Journal::Health(_) => return Feature::JournalSled.is_missing(),
+        Journal::Serve(_) | Journal::Health(_) => return Feature::JournalSled.missing(),
         Journal::Inspect(inspect) => &inspect.store,
         Journal::Replay(replay) => &replay.store,
         Journal::Verify(verify) => &verify.first,
         Journal::Copy(copy) => &copy.from,
     };
-    url::Url::parse(store).map_or_else(|wrong| wrong, |url| url.feature().is_missing())
+    url::Url::parse(store).map_or_else(|wrong| wrong, |url| url.feature().missing())
 }

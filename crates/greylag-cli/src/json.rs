@@ -21,7 +21,7 @@ pub(crate) fn status(status: v1::Status) -> &'static str {
 }
 
 /// The text; `None` if it is empty, which on the wire means absent.
-fn some(text: &str) -> Option<String> {
+fn non_empty(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
@@ -83,11 +83,11 @@ impl From<&v1::MembersReply> for Members {
         Self {
             itself: format!("{}#{}", reply.self_address, reply.self_uid),
             cluster_name: reply.cluster_name.clone(),
-            cluster_id: some(&reply.cluster_id),
+            cluster_id: non_empty(&reply.cluster_id),
             converged: reply.converged,
-            leader: some(&reply.leader),
+            leader: non_empty(&reply.leader),
             role_leaders: sorted(&reply.role_leaders),
-            oldest: some(&reply.oldest),
+            oldest: non_empty(&reply.oldest),
             role_oldest: sorted(&reply.role_oldest),
             tombstones: reply.tombstones,
             members: reply.members.iter().map(Member::from).collect(),
@@ -136,12 +136,12 @@ impl From<&v1::HealthReply> for Health {
             initialized: reply.initialized,
             self_status: reply.initialized.then(|| status(reply.self_status())),
             self_suspect: reply.self_suspect,
-            leader: some(&reply.leader),
+            leader: non_empty(&reply.leader),
             converged: reply.converged,
             accusations: accusations.map(|one| Accusation { observer: one.observer, subject: one.subject }).collect(),
             unseen: reply.unseen.clone(),
             unreachable: unreachable.map(|one| Unreachable { member: one.member, observers: one.observers }).collect(),
-            foreign_cluster: some(&reply.foreign_cluster),
+            foreign_cluster: non_empty(&reply.foreign_cluster),
             dead_letters: sorted(&reply.dead_letters),
             ready: reply.ready,
             not_ready: reply.not_ready.clone(),
@@ -174,8 +174,8 @@ impl From<&v1::CountersReply> for Counters {
     fn from(reply: &v1::CountersReply) -> Self {
         let letters = reply.dead_letters.iter().map(|letters| DeadLetters {
             reason: letters.reason.clone(),
-            lane: some(&letters.lane),
-            peer: some(&letters.peer),
+            lane: non_empty(&letters.lane),
+            peer: non_empty(&letters.peer),
             count: letters.count,
         });
         Self {

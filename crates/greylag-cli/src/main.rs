@@ -11,6 +11,8 @@ mod delivery;
 mod failure;
 mod journal;
 mod json;
+mod output;
+mod run;
 mod shards;
 mod table;
 mod wait;
@@ -30,8 +32,8 @@ fn main() -> ExitCode {
         _ => tokio::runtime::Builder::new_current_thread(),
     };
     let done = match runtime.enable_all().build() {
-        Ok(runtime) => runtime.block_on(call::run(cli)),
-        Err(error) => Err(Failure::Refused(format!("the program cannot run: {error}"))),
+        Ok(runtime) => runtime.block_on(run::run(cli)),
+        Err(error) => Err(Failure::Refused(format!("the tokio runtime did not start: {error}"))),
     };
     done.unwrap_or_else(Failure::report)
 }

@@ -19,13 +19,13 @@ pub(crate) async fn run(call: &mut Call, command: Shards) -> Result<ExitCode, Fa
         Shards::Stats(asked) => stats(call, asked).await?,
         Shards::Entities(asked) => entities(call, asked).await?,
         Shards::Location(asked) => location(call, asked).await?,
-        Shards::RemoveInternalData(_) => unreachable!("it asks no node, and was done before one was called"),
+        Shards::RemoveInternalData(_) => unreachable!("remove-internal-data is run without a node"),
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Time limit for the node, short enough that its partial answer comes within the limit of the command.
-fn patience_ms(call: &Call) -> u32 {
+fn timeout_ms(call: &Call) -> u32 {
     u32::try_from((call.limit * 4 / 5).as_millis()).unwrap_or(u32::MAX).max(1)
 }
 
@@ -50,7 +50,7 @@ struct RegionsView {
 const NO_COORDINATOR: &str = "no coordinator of the type answers: it is starting, or no node runs it; try again";
 
 async fn regions(call: &mut Call, OfType { entity_type }: OfType) -> Result<(), Failure> {
-    let request = v1::ShardRegionsRequest { entity_type, timeout_ms: patience_ms(call) };
+    let request = v1::ShardRegionsRequest { entity_type, timeout_ms: timeout_ms(call) };
     let reply = call.client.shard_regions(request).await;
     let v1::ShardRegionsReply { regions, coordinator_missing } = call.answer(reply)?;
     let text = match (coordinator_missing, regions.is_empty()) {
@@ -97,7 +97,7 @@ impl From<v1::ShardCounts> for ShardView {
 }
 
 async fn stats(call: &mut Call, OfType { entity_type }: OfType) -> Result<(), Failure> {
-    let request = v1::ShardStatsRequest { entity_type, timeout_ms: patience_ms(call) };
+    let request = v1::ShardStatsRequest { entity_type, timeout_ms: timeout_ms(call) };
     let reply = call.client.shard_stats(request).await;
     let reply = call.answer(reply)?;
     let regions = reply.regions.into_iter().map(|region| RegionView {
@@ -171,7 +171,7 @@ async fn entities(call: &mut Call, asked: Entities) -> Result<(), Failure> {
     let mut from = asked.shard.map(|shard| v1::EntityPosition { shard, after: asked.after.unwrap_or_default() });
     loop {
         let entity_type = asked.entity_type.clone();
-        let timeout_ms = patience_ms(call);
+        let timeout_ms = timeout_ms(call);
         let request = v1::ShardEntitiesRequest { entity_type, region: region.clone(), from, timeout_ms };
         let reply = call.client.shard_entities(request).await;
         let reply = call.answer(reply)?;
@@ -208,7 +208,7 @@ fn show_page(call: &Call, reply: v1::ShardEntitiesReply, all: bool) -> Result<()
         }
         if let Some(next) = view.next.as_ref().filter(|_| !all) {
             let after = next.after.as_ref().map(|after| format!(" --after {after:?}")).unwrap_or_default();
-            let _infallible = writeln!(text, "there are more: --shard {}{after}", next.shard);
+            let _infallible = writeln!(text, "more entities follow: --shard {}{after}", next.shard);
         }
         text
     })

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_not_delivered_is_told_by_its_reasons() {
+    fn undelivered_messages_are_counted_by_reason() {
         let mut by_reason = HashMap::new();
         assert!(undelivered(&by_reason).starts_with("every message"));
         by_reason.insert("QueueFull".to_owned(), 20);

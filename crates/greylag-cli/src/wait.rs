@@ -9,11 +9,11 @@ use crate::call::Call;
 use crate::failure::Failure;
 
 /// A stream of events.
-pub(crate) struct Follow {
+pub(crate) struct EventStream {
     events: tonic::Streaming<v1::WatchEvent>,
 }
 
-impl Follow {
+impl EventStream {
     pub(crate) async fn start(call: &mut Call) -> Result<Self, Failure> {
         let begun = call.client.watch(v1::WatchRequest {}).await;
         Ok(Self { events: call.answer(begun)? })
@@ -33,9 +33,9 @@ impl Follow {
                 // The called node has ended in order; its leaving may be the requested change.
                 Ok(None) | Err(_) if ends => {
                     last.members.retain(|member| name(member) != format!("{}#{}", last.self_address, last.self_uid));
-                    return if wanted(&last) { Ok(()) } else { Err(ended(call)) };
+                    return if wanted(&last) { Ok(()) } else { Err(node_ended(call)) };
                 }
-                Ok(None) => return Err(ended(call)),
+                Ok(None) => return Err(node_ended(call)),
                 Err(status) => return Err(Failure::from_status(&call.address, &status)),
             }
             match call.members().await {
@@ -49,8 +49,8 @@ impl Follow {
     }
 }
 
-fn ended(call: &Call) -> Failure {
-    Failure::Unreachable(format!("the node at {} ended before that was done; ask another one", call.address))
+fn node_ended(call: &Call) -> Failure {
+    Failure::Unreachable(format!("the node at {} ended before the change was complete; ask another node", call.address))
 }
 
 fn name(member: &v1::Member) -> String {

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Node, code, greylag, json, said};
+use common::{Node, code, greylag, json, output_text};
 use greylag_cluster::{MemberStatus, Readiness};
 use greylag_management::ManagementSettings;
 use greylag_transport::{Remoting, TransportEvent, TransportListener};
@@ -17,10 +17,10 @@ use tokio::process::Command;
 async fn members_are_listed_as_a_table_and_as_json() {
     let (one, two) = Node::pair().await;
     let table = one.run(&["members"]).await;
-    assert_eq!(code(&table), 0, "{}", said(&table));
+    assert_eq!(code(&table), 0, "{}", output_text(&table));
     for wanted in ["ADDRESS", "STATUS", &one.address(), &two.address(), "Up", "shop", "self,leader,oldest"] {
         // The leader depends on the ports.
-        assert!(said(&table).contains(wanted) || wanted.contains("leader"), "{wanted}: {}", said(&table));
+        assert!(output_text(&table).contains(wanted) || wanted.contains("leader"), "{wanted}: {}", output_text(&table));
     }
     let listed = json(&two.run(&["members", "--json"]).await);
     assert_eq!(listed["self"], two.unique());
@@ -38,7 +38,7 @@ async fn members_are_listed_as_a_table_and_as_json() {
     let counters = json(&one.run(&["counters", "--json"]).await);
     assert!(counters["sent_envelopes"].as_u64() > Some(0), "{counters}");
     let counters = one.run(&["counters"]).await;
-    assert!(said(&counters).contains("sent envelopes"), "{}", said(&counters));
+    assert!(output_text(&counters).contains("sent envelopes"), "{}", output_text(&counters));
     two.end().await;
     one.end().await;
 }
@@ -56,8 +56,12 @@ async fn a_node_is_read_only_unless_allowed_and_names_the_setting() {
         &["prepare-for-shutdown"][..],
     ] {
         let refused = node.run(command).await;
-        assert_eq!(code(&refused), 1, "{command:?}: {}", said(&refused));
-        assert!(said(&refused).contains("management.allow_writes = true"), "{command:?}: {}", said(&refused));
+        assert_eq!(code(&refused), 1, "{command:?}: {}", output_text(&refused));
+        assert!(
+            output_text(&refused).contains("management.allow_writes = true"),
+            "{command:?}: {}",
+            output_text(&refused)
+        );
     }
     assert_eq!(node.cluster.view().self_status(), Some(MemberStatus::Up), "nothing has changed");
     assert_eq!(code(&node.run(&["members"]).await), 0, "looking is allowed");
@@ -66,10 +70,10 @@ async fn a_node_is_read_only_unless_allowed_and_names_the_setting() {
 
 /// cluster M36: the health of a node that has not joined, and of one that has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_exits_with_0_only_if_nothing_is_amiss() {
+async fn health_exits_with_0_only_if_all_is_well() {
     let node = Node::writable().await;
     let ill = node.run(&["health", "--json"]).await;
-    assert_eq!(code(&ill), 5, "{}", said(&ill));
+    assert_eq!(code(&ill), 5, "{}", output_text(&ill));
     let told: Value = serde_json::from_slice(&ill.stdout).expect("JSON all the same");
     assert_eq!((told["healthy"].as_bool(), told["initialized"].as_bool()), (Some(false), Some(false)));
     assert!(told["problems"][0].as_str().expect("in words").contains("no member"), "{told}");
@@ -82,11 +86,11 @@ async fn health_exits_with_0_only_if_nothing_is_amiss() {
     one.cluster.add_readiness_check(|| Readiness { degraded: vec!["journal: low".to_owned()], ..Readiness::default() });
     let well = one.run(&["health"]).await;
     assert!(
-        said(&well).contains("worth a look: journal: low") && said(&well).contains("ready, self Up"),
+        output_text(&well).contains("worth a look: journal: low") && output_text(&well).contains("ready, self Up"),
         "{}",
-        said(&well)
+        output_text(&well)
     );
-    assert!(code(&well) == 0 && said(&well).starts_with("healthy"), "{}", said(&well));
+    assert!(code(&well) == 0 && output_text(&well).starts_with("healthy"), "{}", output_text(&well));
     for node in [two, one, node] {
         node.end().await;
     }
@@ -101,14 +105,14 @@ async fn a_running_node_joins_when_told_to() {
     assert_eq!((&done["members"][0], done["completed"].as_bool()), (&Value::from(late.unique()), Some(true)));
     assert_eq!(late.cluster.view().self_status(), Some(MemberStatus::Up));
     let again = late.run(&["join", &first.address()]).await;
-    assert_eq!(code(&again), 1, "{}", said(&again));
-    assert!(said(&again).contains("member already"), "{}", said(&again));
+    assert_eq!(code(&again), 1, "{}", output_text(&again));
+    assert!(output_text(&again).contains("member already"), "{}", output_text(&again));
     late.end().await;
     first.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn leave_waits_until_the_member_is_gone_whichever_node_is_asked() {
+async fn leave_waits_for_the_removal_on_every_node_asked() {
     let (one, two) = Node::pair().await;
     // The leaving node itself is asked: its end is the answer.
     let left = json(&two.run(&["leave", &two.address(), "--wait", "--json"]).await);
@@ -118,11 +122,11 @@ async fn leave_waits_until_the_member_is_gone_whichever_node_is_asked() {
     three.cluster.wait_up().await.unwrap();
     // Another node is asked, about one incarnation.
     let left = one.run(&["leave", &three.unique(), "--wait"]).await;
-    assert!(code(&left) == 0 && said(&left).contains("left"), "{}", said(&left));
+    assert!(code(&left) == 0 && output_text(&left).contains("left"), "{}", output_text(&left));
     assert!(one.cluster.view().members.iter().all(|member| member.address != *three.cluster.self_address()));
     let unknown = one.run(&["leave", &three.unique()]).await;
-    assert_eq!(code(&unknown), 1, "{}", said(&unknown));
-    assert!(said(&unknown).contains("is not a member"), "{}", said(&unknown));
+    assert_eq!(code(&unknown), 1, "{}", output_text(&unknown));
+    assert!(output_text(&unknown).contains("is not a member"), "{}", output_text(&unknown));
     one.end().await;
 }
 
@@ -149,7 +153,7 @@ async fn prepare_for_shutdown_waits_until_every_member_is_ready() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watch_begins_with_the_members_and_tells_a_line_an_event() {
+async fn watch_lists_the_members_then_one_event_a_line() {
     let (one, late) = (Node::writable().await, Node::writable().await);
     one.cluster.join_self().await.unwrap();
     let once = json(&one.run(&["watch", "--json", "--events", "1"]).await);
@@ -183,11 +187,11 @@ async fn watch_begins_with_the_members_and_tells_a_line_an_event() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_goes_wrong_is_told_apart_by_the_exit_code() {
+async fn each_kind_of_failure_has_its_exit_code() {
     let closed = greylag_testkit::port::unused().to_string();
     let unreachable = greylag(&closed, &["members"]).await;
-    assert_eq!(code(&unreachable), 3, "{}", said(&unreachable));
-    assert!(said(&unreachable).contains(&closed) && said(&unreachable).contains("management.address"));
+    assert_eq!(code(&unreachable), 3, "{}", output_text(&unreachable));
+    assert!(output_text(&unreachable).contains(&closed) && output_text(&unreachable).contains("management.address"));
 
     let node = Node::writable().await;
     for (usage, names) in [
@@ -198,25 +202,25 @@ async fn what_goes_wrong_is_told_apart_by_the_exit_code() {
         (&["members", "--timeout", "5"], "unit"),
     ] {
         let refused = node.run(usage).await;
-        assert_eq!(code(&refused), 2, "{usage:?}: {}", said(&refused));
-        assert!(said(&refused).contains(names), "{usage:?}: {}", said(&refused));
+        assert_eq!(code(&refused), 2, "{usage:?}: {}", output_text(&refused));
+        assert!(output_text(&refused).contains(names), "{usage:?}: {}", output_text(&refused));
     }
     let mut nameless = Command::new(env!("CARGO_BIN_EXE_greylag"));
     let nameless = nameless.env_remove("GREYLAG_ADDRESS").arg("members").output().await.unwrap();
     assert_eq!(code(&nameless), 2);
-    assert!(said(&nameless).contains("GREYLAG_ADDRESS"), "{}", said(&nameless));
+    assert!(output_text(&nameless).contains("GREYLAG_ADDRESS"), "{}", output_text(&nameless));
 
     for address in ["", "here", ":1", "here:", "here:99999", "two words:1"] {
         let refused = greylag(address, &["members"]).await;
-        assert_eq!(code(&refused), 2, "{address:?}: {}", said(&refused));
-        assert!(said(&refused).contains("host:port"), "{address:?}: {}", said(&refused));
+        assert_eq!(code(&refused), 2, "{address:?}: {}", output_text(&refused));
+        assert!(output_text(&refused).contains("host:port"), "{address:?}: {}", output_text(&refused));
     }
 
     let late = node.run(&["join", &closed, "--timeout", "300ms"]).await;
-    assert_eq!(code(&late), 4, "{}", said(&late));
-    assert!(said(&late).contains("--timeout"), "{}", said(&late));
+    assert_eq!(code(&late), 4, "{}", output_text(&late));
+    assert!(output_text(&late).contains("--timeout"), "{}", output_text(&late));
     let help = node.run(&["--help"]).await;
-    assert!(code(&help) == 0 && said(&help).contains("Exit codes"), "{}", said(&help));
+    assert!(code(&help) == 0 && output_text(&help).contains("Exit codes"), "{}", output_text(&help));
     node.end().await;
 }
 
@@ -242,14 +246,14 @@ async fn a_connection_that_is_lost_is_told_from_a_node_that_ended() {
     cable.abort();
     let ended = tokio::time::timeout(Duration::from_secs(60), watch.wait_with_output()).await.expect("it ends");
     let ended = ended.unwrap();
-    assert_eq!(code(&ended), 3, "{}", said(&ended));
-    assert!(said(&ended).contains("was lost") && said(&ended).contains(&near), "{}", said(&ended));
+    assert_eq!(code(&ended), 3, "{}", output_text(&ended));
+    assert!(output_text(&ended).contains("was lost") && output_text(&ended).contains(&near), "{}", output_text(&ended));
     node.end().await;
 }
 
 /// In `greylag members | head -1` the closed output is no failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_has_gone_is_no_failure() {
+async fn a_closed_standard_output_is_no_failure() {
     let node = Node::writable().await;
     let mut command = common::program();
     command.args(["watch", "--address", &node.admin()]).stdout(std::process::Stdio::piped());
@@ -279,9 +283,9 @@ async fn the_port_that_nodes_dial_and_the_admin_port_are_told_apart() {
     let node = Node::writable().await;
     node.cluster.join_self().await.unwrap();
     let wrong = greylag(&node.address(), &["members"]).await;
-    assert_eq!(code(&wrong), 3, "{}", said(&wrong));
+    assert_eq!(code(&wrong), 3, "{}", output_text(&wrong));
     for words in [&format!("the transport port of the node {}", node.address()), "management.address"] {
-        assert!(said(&wrong).contains(words), "{words}: {}", said(&wrong));
+        assert!(output_text(&wrong).contains(words), "{words}: {}", output_text(&wrong));
     }
 
     let other = Node::writable().await;

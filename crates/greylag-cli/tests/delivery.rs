@@ -4,12 +4,12 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{code, greylag, json, said};
+use common::{code, greylag, json, output_text};
 use greylag::prelude::*;
 use greylag_management::ManagementSettings;
 
 const PAYMENT: EntityKey<u64> = EntityKey::new("Payment");
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 struct Payment;
 
@@ -48,7 +48,7 @@ async fn producers_and_consumers_are_shown() {
     for cents in 1..=3 {
         payments.send_confirmed("order-1", cents).await.unwrap();
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     let shown = loop {
         let shown = json(&greylag(&admin, &["delivery", "--json"]).await);
         // The producer shows its state as of its last action.
@@ -68,17 +68,17 @@ async fn producers_and_consumers_are_shown() {
 
     let table = greylag(&admin, &["delivery"]).await;
     for wanted in ["PRODUCER", "OLDEST", "till 7", "sharding", "CONSUMERS", "SUPPRESSED"] {
-        assert!(said(&table).contains(wanted), "{wanted}: {}", said(&table));
+        assert!(output_text(&table).contains(wanted), "{wanted}: {}", output_text(&table));
     }
     node.shutdown().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_without_either_says_so() {
+async fn a_node_without_producers_and_consumers_says_so() {
     let node = node(false).await;
     let admin = node.management_address().expect("it is on").to_string();
     let empty = greylag(&admin, &["delivery"]).await;
     assert_eq!(code(&empty), 0);
-    assert_eq!(said(&empty).trim(), "no producer and no consumer of reliable delivery was started here");
+    assert_eq!(output_text(&empty).trim(), "no producer and no consumer of reliable delivery was started here");
     node.shutdown().await.unwrap();
 }

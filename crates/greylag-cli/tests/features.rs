@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{code, program, said};
+use common::{code, output_text, program};
 
 const SLED: &str = "journal-sled";
 const POSTGRES: &str = "journal-postgres";
@@ -32,27 +32,30 @@ async fn a_command_whose_feature_is_missing_names_it_and_how_to_get_it() {
         (&["serve", "--dir", "/proc/nowhere", "--listen", "127.0.0.1:0"], &[SLED]),
     ] {
         let output = program().arg("journal").args(arguments).output().await.expect("it starts");
-        let said = said(&output);
+        let output_text = output_text(&output);
         match needs.iter().find(|feature| !has(feature)) {
             Some(missing) => {
-                assert_eq!(code(&output), 2, "{arguments:?}: {said}");
-                assert!(said.contains(&format!("without the feature {missing}")), "{arguments:?}: {said}");
-                assert!(said.contains(&format!("--features {missing}")), "{arguments:?}: {said}");
+                assert_eq!(code(&output), 2, "{arguments:?}: {output_text}");
+                assert!(
+                    output_text.contains(&format!("without the feature {missing}")),
+                    "{arguments:?}: {output_text}"
+                );
+                assert!(output_text.contains(&format!("--features {missing}")), "{arguments:?}: {output_text}");
             }
             None => {
-                assert_eq!(code(&output), 3, "{arguments:?}: {said}");
-                assert!(!said.contains("without the feature"), "{arguments:?}: {said}");
+                assert_eq!(code(&output), 3, "{arguments:?}: {output_text}");
+                assert!(!output_text.contains("without the feature"), "{arguments:?}: {output_text}");
             }
         }
     }
     // An unknown kind of store is refused as such, with any features.
     let output = program().args(["journal", "inspect", "mysql://h/x"]).output().await.expect("it starts");
-    assert!(code(&output) == 2 && said(&output).contains("sled:/path/to/directory"), "{}", said(&output));
+    assert!(code(&output) == 2 && output_text(&output).contains("sled:/path/to/directory"), "{}", output_text(&output));
 }
 
 /// Members and shards need no feature, so the only error is that no node answers.
 #[tokio::test]
 async fn members_need_no_feature() {
     let output = program().args(["--address", "127.0.0.1:1", "members"]).output().await.expect("it starts");
-    assert_eq!(code(&output), 3, "{}", said(&output));
+    assert_eq!(code(&output), 3, "{}", output_text(&output));
 }

@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 use std::process::Output;
 
-use common::{code, json, program, said};
+use common::{code, json, output_text, program};
 use greylag_core::CodecId;
 use greylag_journal_sled::{SledJournal, SledJournalSettings};
 use greylag_persistence::{
@@ -100,7 +100,7 @@ async fn a_store_and_an_id_are_inspected_and_events_are_printed() {
     assert_eq!((&totals["states"], &totals["store"]), (&json!(2), &json!(store)));
     assert_eq!(totals["listed"], json!([{ "id": "Account|1", "highest": 3, "deleted_to": 0 }]));
     let text = journal(&["inspect", &store]).await;
-    assert!(said(&text).contains("5 ids, 6 events (2 deleted), 2 durable states"), "{}", said(&text));
+    assert!(output_text(&text).contains("5 ids, 6 events (2 deleted), 2 durable states"), "{}", output_text(&text));
 
     let one = json(&journal(&["inspect", &store, "Account|1", "--json"]).await);
     assert_eq!((&one["head"]["highest"], &one["head"]["epoch"]), (&json!(3), &json!(1)));
@@ -109,21 +109,28 @@ async fn a_store_and_an_id_are_inspected_and_events_are_printed() {
     let gone = json(&journal(&["inspect", &store, "Account|gone", "--json"]).await);
     assert_eq!((&gone["head"]["deleted_to"], &gone["first"]), (&json!(2), &Value::Null));
     let state = journal(&["inspect", &store, "State|gone"]).await;
-    assert!(said(&state).contains("revision 2") && said(&state).contains("(deleted)"), "{}", said(&state));
+    assert!(
+        output_text(&state).contains("revision 2") && output_text(&state).contains("(deleted)"),
+        "{}",
+        output_text(&state)
+    );
 
     let events = journal(&["replay", &store, "Account|1", "--from", "2", "--json"]).await;
-    let lines: Vec<Value> = said(&events).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    assert_eq!(lines.len(), 2, "{}", said(&events));
+    let lines: Vec<Value> = output_text(&events).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.len(), 2, "{}", output_text(&events));
     assert_eq!((&lines[0]["seq_nr"], &lines[0]["payload_hex"]), (&json!(2), &json!("0805")));
     assert_eq!((&lines[0]["tags"], &lines[0]["metadata"]), (&json!(["red"]), &json!({ "note": "78" })));
     let text = journal(&["replay", &store, "Account|1", "--to", "1"]).await;
-    assert!(said(&text).starts_with("1  2") && said(&text).contains(r#"account.deposited v2  {"cents":5}  #red"#));
-    assert_eq!(said(&text).lines().count(), 1);
+    assert!(
+        output_text(&text).starts_with("1  2")
+            && output_text(&text).contains(r#"account.deposited v2  {"cents":5}  #red"#)
+    );
+    assert_eq!(output_text(&text).lines().count(), 1);
 }
 
 /// Each failure names the store, leaves it as it was, and has advice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_done_is_told_by_exit_code_and_words() {
+async fn failures_have_an_exit_code_and_a_message() {
     let directory = tempfile::tempdir().unwrap();
     fill(directory.path()).await;
     let (store, missing) = (url(directory.path()), url(&directory.path().join("missing")));
@@ -138,8 +145,12 @@ async fn what_cannot_be_done_is_told_by_exit_code_and_words() {
         (&["inspect", "postgres://127.0.0.1:1/x?connect_timeout=1"], 3, "127.0.0.1:1"),
     ] {
         let output = journal(arguments).await;
-        assert_eq!(code(&output), exit, "{arguments:?}: {}", said(&output));
-        assert!(said(&output).contains(words) && !said(&output).contains("secret"), "{arguments:?}: {}", said(&output));
+        assert_eq!(code(&output), exit, "{arguments:?}: {}", output_text(&output));
+        assert!(
+            output_text(&output).contains(words) && !output_text(&output).contains("secret"),
+            "{arguments:?}: {}",
+            output_text(&output)
+        );
     }
     assert!(!directory.path().join("missing").exists(), "looking makes no store");
 
@@ -154,8 +165,8 @@ async fn what_cannot_be_done_is_told_by_exit_code_and_words() {
         (outputs.1, "stop the node that uses it"),
         (outputs.2, "check the path"),
     ] {
-        assert_eq!(code(&output), 3, "{}", said(&output));
-        assert!(said(&output).contains(words), "{}", said(&output));
+        assert_eq!(code(&output), 3, "{}", output_text(&output));
+        assert!(output_text(&output).contains(words), "{}", output_text(&output));
     }
     user.close().await.unwrap();
 }
@@ -173,7 +184,7 @@ async fn a_journal_moves_to_postgresql_and_back() {
     // A copy that fails at the third id, like an interrupted one.
     server.psql("create schema moved").unwrap();
     let made = journal(&["copy", &returned, &postgres]).await;
-    assert_eq!(code(&made), 3, "there is nothing to copy yet: {}", said(&made));
+    assert_eq!(code(&made), 3, "there is nothing to copy yet: {}", output_text(&made));
     open(back.path()).await.close().await.unwrap();
     assert_eq!(code(&journal(&["copy", &returned, &postgres]).await), 0, "the tables are made");
     let plant = "set search_path to moved; create function stop() returns trigger language plpgsql as $$ begin \
@@ -181,18 +192,26 @@ async fn a_journal_moves_to_postgresql_and_back() {
                  create trigger stop before insert on durable_state execute function stop()";
     server.psql(plant).unwrap();
     let stopped = journal(&["copy", &sled, &postgres]).await;
-    assert_eq!(code(&stopped), 1, "{}", said(&stopped));
-    assert!(said(&stopped).contains("State|1") && said(&stopped).contains("as planned"), "{}", said(&stopped));
+    assert_eq!(code(&stopped), 1, "{}", output_text(&stopped));
+    assert!(
+        output_text(&stopped).contains("State|1") && output_text(&stopped).contains("as planned"),
+        "{}",
+        output_text(&stopped)
+    );
     let different = journal(&["verify", &sled, &postgres]).await;
-    assert_eq!(code(&different), 5, "{}", said(&different));
-    assert!(said(&different).contains("state of State|1: revision is 1 in the first store"), "{}", said(&different));
+    assert_eq!(code(&different), 5, "{}", output_text(&different));
+    assert!(
+        output_text(&different).contains("state of State|1: revision is 1 in the first store"),
+        "{}",
+        output_text(&different)
+    );
     server.psql("drop trigger stop on moved.durable_state").unwrap();
     let copied = json(&journal(&["copy", &sled, &postgres, "--json"]).await);
     assert_eq!(copied["equal_ids"], 3, "it goes on after the histories: {copied}");
     assert_eq!(copied["written"], json!({ "ids": 2, "events": 0, "snapshots": 0, "states": 2 }));
 
     let back_again = journal(&["copy", &postgres, &returned]).await;
-    assert_eq!(code(&back_again), 0, "{}", said(&back_again));
+    assert_eq!(code(&back_again), 0, "{}", output_text(&back_again));
     for (first, second) in [(&sled, &postgres), (&postgres, &returned), (&sled, &returned)] {
         let verified = json(&journal(&["verify", first, second, "--json"]).await);
         assert_eq!((&verified["equal"], &verified["intact"]), (&json!(true), &json!(true)), "{verified}");
@@ -206,7 +225,7 @@ async fn a_journal_moves_to_postgresql_and_back() {
     let told: Value = serde_json::from_slice(&damaged.stdout).unwrap();
     assert_eq!((code(&damaged), &told["differences"][0]["place"]), (5, &json!("event 3")), "{told}");
     let refused = journal(&["copy", &postgres, &url(&back.path().join("other"))]).await;
-    assert!(code(&refused) == 1 && said(&refused).contains("event 3 of Account|1"), "{}", said(&refused));
+    assert!(code(&refused) == 1 && output_text(&refused).contains("event 3 of Account|1"), "{}", output_text(&refused));
     server.psql("update moved.event set payload = '7' where persistence_id = 'Account|1' and seq_nr = 3").unwrap();
     server.psql("update moved.entity set writer_epoch = 9 where persistence_id = 'Account|gone'").unwrap();
     let different = json_of_five(&journal(&["verify", &sled, &postgres, "--json"]).await);
@@ -223,14 +242,14 @@ async fn a_journal_moves_to_postgresql_and_back() {
         (["verify", &postgres], ["copy", &postgres, &returned], ["copy", &returned, &postgres]);
     let refused = tokio::join!(journal(&verify), journal(&copy_from), journal(&copy_to));
     for refused in [refused.0, refused.1, refused.2] {
-        assert_eq!(code(&refused), 1, "{}", said(&refused));
-        assert!(said(&refused).contains("in use"), "{}", said(&refused));
+        assert_eq!(code(&refused), 1, "{}", output_text(&refused));
+        assert!(output_text(&refused).contains("in use"), "{}", output_text(&refused));
     }
     assert_eq!(code(&journal(&["inspect", &postgres]).await), 0, "inspecting does not disturb the user");
     user.close().await.unwrap();
 }
 
 fn json_of_five(output: &Output) -> Value {
-    assert_eq!(code(output), 5, "{}", said(output));
+    assert_eq!(code(output), 5, "{}", output_text(output));
     serde_json::from_slice(&output.stdout).unwrap()
 }

@@ -5,7 +5,7 @@ mod common;
 use std::path::Path;
 use std::process::Output;
 
-use common::{code, json, program, said};
+use common::{code, json, output_text, program};
 use greylag_core::CodecId;
 use greylag_journal_sled::{SledJournal, SledJournalSettings};
 use greylag_persistence::{
@@ -76,14 +76,14 @@ async fn scenario_79_internal_data_are_removed_type_by_type() {
     journal.close().await.unwrap();
 
     let usage = remove(directory.path(), &[]).await;
-    assert!(code(&usage) == 2 && said(&usage).contains("Usage:"), "{}", said(&usage));
+    assert!(code(&usage) == 2 && output_text(&usage).contains("Usage:"), "{}", output_text(&usage));
     let bad = remove(directory.path(), &["a|b"]).await;
-    assert_eq!(code(&bad), 2, "{}", said(&bad));
+    assert_eq!(code(&bad), 2, "{}", output_text(&bad));
     // Its coordinator wrote a moment ago, so the cluster may be running. Types named before it are removed.
     let running = remove(directory.path(), &["Nothing", "Both", "OnlyEvents"]).await;
-    assert_eq!(code(&running), 1, "{}", said(&running));
+    assert_eq!(code(&running), 1, "{}", output_text(&running));
     for wanted in ["seems to be running", "/sharding/BothCoordinator", "--force", "removed before: Nothing"] {
-        assert!(said(&running).contains(wanted), "{wanted}: {}", said(&running));
+        assert!(output_text(&running).contains(wanted), "{wanted}: {}", output_text(&running));
     }
 
     let types = ["Nothing", "OnlyEvents", "Both"];
@@ -96,7 +96,7 @@ async fn scenario_79_internal_data_are_removed_type_by_type() {
     ]);
     assert_eq!(removed["removed"], expected);
     let again = remove(directory.path(), &["Both"]).await;
-    assert!(code(&again) == 0 && said(&again).contains("Both: nothing was stored"), "{}", said(&again));
+    assert!(code(&again) == 0 && output_text(&again).contains("Both: nothing was stored"), "{}", output_text(&again));
 
     let journal = open(directory.path()).await;
     for (name, is_left) in [

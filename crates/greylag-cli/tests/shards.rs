@@ -5,12 +5,12 @@ mod common;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use common::{code, greylag, json, said};
+use common::{code, greylag, json, output_text};
 use greylag::prelude::*;
 use greylag_management::ManagementSettings;
 use serde_json::Value;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 const CART: EntityKey<Add> = EntityKey::new("Cart");
 
 #[derive(Serialize, Deserialize)]
@@ -51,7 +51,7 @@ fn admin(node: &Node) -> String {
 
 /// Repeats a command until its answer satisfies `is_right`.
 async fn json_at_last(node: &Node, arguments: &[&str], is_right: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIME_LIMIT;
     loop {
         let answer = json(&greylag(&admin(node), arguments).await);
         if is_right(&answer) {
@@ -73,7 +73,7 @@ async fn regions_shards_and_entities_are_shown_from_any_node() {
     assert_eq!(named, both.iter().map(String::as_str).collect(), "{regions}");
     assert_eq!(regions["coordinator_missing"], false);
     for id in 0..40 {
-        one.entity_ref(CART, id.to_string()).ask(Add).timeout(PATIENCE).await.unwrap();
+        one.entity_ref(CART, id.to_string()).ask(Add).timeout(TIME_LIMIT).await.unwrap();
     }
     assert_eq!(json(&greylag(&admin(&one), &["shards", "types", "--json"]).await)["entity_types"][0], "Cart");
 
@@ -95,7 +95,7 @@ async fn regions_shards_and_entities_are_shown_from_any_node() {
     }
     let table = greylag(&admin(&one), &["shards", "stats", "Cart"]).await;
     for wanted in ["REGION", "PASSIVATING", &both[0], "2 regions, 4 shards, 40 entities"] {
-        assert!(said(&table).contains(wanted), "{wanted}: {}", said(&table));
+        assert!(output_text(&table).contains(wanted), "{wanted}: {}", output_text(&table));
     }
 
     let mut found = BTreeSet::new();
@@ -116,7 +116,7 @@ async fn regions_shards_and_entities_are_shown_from_any_node() {
     let rest = json(&greylag(&admin(&two), &rest).await);
     assert_eq!(rest["shards"][0]["entities"].as_array().unwrap(), &ids[1..]);
     let text = greylag(&admin(&one), &["shards", "entities", "Cart", "--all"]).await;
-    assert!(code(&text) == 0 && said(&text).lines().count() == all_ids(&all), "{}", said(&text));
+    assert!(code(&text) == 0 && output_text(&text).lines().count() == all_ids(&all), "{}", output_text(&text));
 
     let place = json(&greylag(&admin(&one), &["shards", "location", "Cart", first, "--json"]).await);
     assert_eq!((place["shard"].as_str(), place["region"].as_str()), (Some(shard), Some(both[0].as_str())), "{place}");
@@ -129,7 +129,7 @@ fn all_ids(page: &Value) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_shown_says_why() {
+async fn failures_to_show_say_why() {
     let one = node(None).await;
     for (arguments, exit, wanted) in [
         (&["stats", "Order"][..], 1, r#"entity type "Order" is not set up on this node; these are: ["Cart"]"#),
@@ -142,12 +142,12 @@ async fn what_cannot_be_shown_says_why() {
     ] {
         let arguments: Vec<_> = ["shards"].into_iter().chain(arguments.iter().copied()).collect();
         let refused = greylag(&admin(&one), &arguments).await;
-        assert_eq!(code(&refused), exit, "{arguments:?}: {}", said(&refused));
-        assert!(said(&refused).contains(wanted), "{arguments:?}: {}", said(&refused));
+        assert_eq!(code(&refused), exit, "{arguments:?}: {}", output_text(&refused));
+        assert!(output_text(&refused).contains(wanted), "{arguments:?}: {}", output_text(&refused));
     }
     one.shutdown().await.unwrap();
     let bare = common::Node::writable().await;
     let refused = bare.run(&["shards", "types"]).await;
-    assert!(code(&refused) == 1 && said(&refused).contains("runs no entities"), "{}", said(&refused));
+    assert!(code(&refused) == 1 && output_text(&refused).contains("runs no entities"), "{}", output_text(&refused));
     bare.end().await;
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use common::{Node, code, greylag, json, program, said};
+use common::{Node, code, greylag, json, output_text, program};
 use greylag_cluster::MemberStatus;
 use greylag_management::{ManagementServer, ManagementSettings, StartError};
 use greylag_testkit::certificates::{Authority, Files};
@@ -56,7 +56,7 @@ async fn a_caller_of_the_same_authority_is_let_in() {
 
 /// Cluster T40: if caller and service do not trust each other, nothing is changed or shown, and the error has advice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_ends_that_do_not_trust_each_other_are_told_apart() {
+async fn errors_of_trust_name_the_side_that_refuses() {
     let (authority, foreign) = (Authority::new(), Authority::new());
     let node = node(settings(&authority.sign("node", &[HOST]))).await;
     let (operator, stranger) = (authority.sign("operator", &["o"]), foreign.sign("stranger", &["s"]));
@@ -71,10 +71,10 @@ async fn two_ends_that_do_not_trust_each_other_are_told_apart() {
     ] {
         for command in [&["members"][..], &["down", &address], &["watch"]] {
             let refused = node.run(&[command, arguments].concat()).await;
-            assert_eq!(code(&refused), 6, "{command:?} {arguments:?}: {}", said(&refused));
-            assert!(refused.stdout.is_empty(), "{}", said(&refused));
+            assert_eq!(code(&refused), 6, "{command:?} {arguments:?}: {}", output_text(&refused));
+            assert!(refused.stdout.is_empty(), "{}", output_text(&refused));
             for wanted in wanted {
-                assert!(said(&refused).contains(wanted), "{arguments:?}: {wanted}: {}", said(&refused));
+                assert!(output_text(&refused).contains(wanted), "{arguments:?}: {wanted}: {}", output_text(&refused));
             }
         }
     }
@@ -82,8 +82,8 @@ async fn two_ends_that_do_not_trust_each_other_are_told_apart() {
 
     let plain = Node::writable().await;
     let refused = plain.run(&[&["members"][..], &shows(&operator)].concat()).await;
-    assert_eq!(code(&refused), 6, "{}", said(&refused));
-    assert!(said(&refused).contains("it speaks plain text") && said(&refused).contains("management.tls"));
+    assert_eq!(code(&refused), 6, "{}", output_text(&refused));
+    assert!(output_text(&refused).contains("it speaks plain text") && output_text(&refused).contains("management.tls"));
     for node in [plain, node] {
         node.end().await;
     }
@@ -96,17 +96,17 @@ async fn the_certificate_must_be_for_the_host_that_is_called() {
     let operator = authority.sign("operator", &["o"]);
     let call = [&["members"][..], &shows(&operator)].concat();
     let refused = node.run(&call).await;
-    assert_eq!(code(&refused), 6, "{}", said(&refused));
+    assert_eq!(code(&refused), 6, "{}", output_text(&refused));
     for wanted in ["not for the host", "node.example", "127.0.0.1", "--tls-host"] {
-        assert!(said(&refused).contains(wanted), "{wanted}: {}", said(&refused));
+        assert!(output_text(&refused).contains(wanted), "{wanted}: {}", output_text(&refused));
     }
     let named = node.run(&[&call[..], &["--tls-host", "node.example"]].concat()).await;
-    assert_eq!(code(&named), 0, "{}", said(&named));
+    assert_eq!(code(&named), 0, "{}", output_text(&named));
     node.end().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn options_that_make_no_sense_name_what_is_missing() {
+async fn contradictory_options_name_the_missing_one() {
     let authority = Authority::new();
     let files = authority.sign("operator", &["o"]);
     let (ca, cert, key) = (path(&files.ca), path(&files.cert), path(&files.key));
@@ -120,27 +120,27 @@ async fn options_that_make_no_sense_name_what_is_missing() {
         (&["--tls-ca", ca, "--tls-cert", key, "--tls-key", key], "it holds no certificate"),
     ] {
         let refused = greylag("127.0.0.1:1", &[&["members"][..], arguments].concat()).await;
-        assert_eq!(code(&refused), 2, "{arguments:?}: {}", said(&refused));
-        assert!(said(&refused).contains(wanted), "{arguments:?}: {}", said(&refused));
+        assert_eq!(code(&refused), 2, "{arguments:?}: {}", output_text(&refused));
+        assert!(output_text(&refused).contains(wanted), "{arguments:?}: {}", output_text(&refused));
     }
 }
 
 /// Cluster T40: `management.tls_mutual` and `management.tls_peer_subject`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_caller_has_to_show_can_be_chosen() {
+async fn the_certificate_asked_of_callers_is_configurable() {
     let authority = Authority::new();
     let open = node(TlsSettings { mutual: false, ..settings(&authority.sign("open", &[HOST])) }).await;
     let operator = authority.sign("operator", &["shop.example"]);
     let without = open.run(&["members", "--tls-ca", path(&operator.ca)]).await;
-    assert_eq!(code(&without), 0, "{}", said(&without));
+    assert_eq!(code(&without), 0, "{}", output_text(&without));
 
     let files = settings(&authority.sign("shop", &[HOST, "shop.example"]));
     let shop = node(TlsSettings { peer_subject: PeerSubject::Named("shop.example".to_owned()), ..files }).await;
     let let_in = shop.run(&[&["members"][..], &shows(&operator)].concat()).await;
-    assert_eq!(code(&let_in), 0, "{}", said(&let_in));
+    assert_eq!(code(&let_in), 0, "{}", output_text(&let_in));
     let other = authority.sign("other", &["bank.example"]);
     let refused = shop.run(&[&["members"][..], &shows(&other)].concat()).await;
-    assert_eq!(code(&refused), 6, "{}", said(&refused));
+    assert_eq!(code(&refused), 6, "{}", output_text(&refused));
     for node in [open, shop] {
         node.end().await;
     }
@@ -169,12 +169,12 @@ async fn a_certificate_is_replaced_on_disk_without_a_restart() {
         match code(&called) {
             0 => break,
             // The files were not read again yet, or were read between two replacements.
-            6 => assert!(tokio::time::Instant::now() < end, "it is never read: {}", said(&called)),
-            _ => panic!("{}", said(&called)),
+            6 => assert!(tokio::time::Instant::now() < end, "it is never read: {}", output_text(&called)),
+            _ => panic!("{}", output_text(&called)),
         }
     }
     let refused = node.run(&[&["members"][..], &shows(&before)].concat()).await;
-    assert_eq!(code(&refused), 6, "{}", said(&refused));
+    assert_eq!(code(&refused), 6, "{}", output_text(&refused));
 
     // An unusable file is not used, and reported.
     std::fs::write(&files.cert, "-----BEGIN CERTIFICATE-----\nnonsense").unwrap();
@@ -193,7 +193,7 @@ async fn a_certificate_is_replaced_on_disk_without_a_restart() {
 
 /// A caller that begins a handshake and never ends it keeps neither other callers out, nor the service from ending.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn silent_callers_keep_nobody_out() {
+async fn silent_callers_block_no_other_caller() {
     let authority = Authority::new();
     let node = node(settings(&authority.sign("node", &[HOST]))).await;
     let operator = authority.sign("operator", &["o"]);
@@ -202,7 +202,7 @@ async fn silent_callers_keep_nobody_out() {
         silent.push(tokio::net::TcpStream::connect(node.admin()).await.unwrap());
     }
     let called = node.run(&[&["members"][..], &shows(&operator)].concat()).await;
-    assert_eq!(code(&called), 0, "{}", said(&called));
+    assert_eq!(code(&called), 0, "{}", output_text(&called));
     node.end().await;
     let heard = tokio::time::timeout(Duration::from_secs(20), silent[0].read(&mut [0])).await.expect("it is cut off");
     assert!(matches!(heard, Ok(0) | Err(_)), "{heard:?}");
@@ -210,7 +210,7 @@ async fn silent_callers_keep_nobody_out() {
 
 /// Cluster T40: plain text on an address that others can reach needs a setting that says so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_that_others_reach_wants_a_choice() {
+async fn a_non_loopback_address_needs_a_choice_of_encryption() {
     let authority = Authority::new();
     let files = authority.sign("node", &[HOST]);
     let node = Node::writable().await;

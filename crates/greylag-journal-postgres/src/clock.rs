@@ -13,12 +13,12 @@ pub(crate) struct ClockWatch {
     journal: String,
     /// Lag up to this is not reported (`behind_current_time`).
     tolerated: Duration,
-    seen: Mutex<Seen>,
+    seen: Mutex<ObservedLag>,
 }
 
 /// The observed lag of the clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub(crate) struct ObservedLag {
     /// Lag at the last answer.
     pub(crate) behind: Duration,
     /// How often the lag rose above the tolerated one.
@@ -32,8 +32,8 @@ enum Change {
     CaughtUp,
 }
 
-impl Seen {
-    fn take(&mut self, behind: Duration, tolerated: Duration) -> Option<Change> {
+impl ObservedLag {
+    fn on_answer(&mut self, behind: Duration, tolerated: Duration) -> Option<Change> {
         let was_behind = self.behind > tolerated;
         self.behind = behind;
         match (was_behind, behind > tolerated) {
@@ -54,14 +54,14 @@ impl ClockWatch {
 
     /// Notes an answer that says the clock is behind by `behind`.
     pub(crate) fn note(&self, behind: Duration) {
-        let change = self.seen.lock().unwrap_or_else(PoisonError::into_inner).take(behind, self.tolerated);
+        let change = self.seen.lock().unwrap_or_else(PoisonError::into_inner).on_answer(behind, self.tolerated);
         let journal = self.journal.as_str();
         match change {
             Some(Change::SetBack) => tracing::warn!(
                 journal,
                 ?behind,
                 "the clock of the journal database is behind the latest stored event: new events get the time of that \
-                 one, and projections see them once the clock has passed it; set the server's clock right"
+                 event, and projections see them once the clock has passed it; set the server's clock right"
             ),
             Some(Change::CaughtUp) => {
                 tracing::info!(journal, "the clock of the journal database has passed the latest stored event");
@@ -70,13 +70,13 @@ impl ClockWatch {
         }
     }
 
-    pub(crate) fn seen(&self) -> Seen {
+    pub(crate) fn seen(&self) -> ObservedLag {
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A sentence about the clock, if its lag is more than tolerated.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        let Seen { behind, .. } = self.seen();
+    pub(crate) fn problem(&self) -> Option<String> {
+        let ObservedLag { behind, .. } = self.seen();
         (behind > self.tolerated)
             .then(|| format!("the server's clock is {behind:.1?} behind the latest stored event; set it right"))
     }
@@ -95,22 +95,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_behind_is_told_of_once_each_time() {
-        let (mut seen, millis) = (Seen::default(), Duration::from_millis);
-        let mut take = |behind| seen.take(millis(behind), millis(100));
+    fn each_fall_behind_is_reported_once() {
+        let (mut seen, millis) = (ObservedLag::default(), Duration::from_millis);
+        let mut take = |behind| seen.on_answer(millis(behind), millis(100));
         assert_eq!([take(0), take(100)], [None, None], "as far as commits overlap");
         assert_eq!([take(101), take(60_000), take(59_000)], [Some(Change::SetBack), None, None]);
         assert_eq!([take(100), take(0)], [Some(Change::CaughtUp), None]);
         assert_eq!(take(5_000), Some(Change::SetBack));
-        assert_eq!(seen, Seen { behind: millis(5_000), times: 2 });
+        assert_eq!(seen, ObservedLag { behind: millis(5_000), times: 2 });
     }
 
     #[test]
-    fn trouble_names_how_far() {
+    fn the_problem_names_the_lag() {
         let watch = ClockWatch::new("journal".to_owned(), Duration::from_millis(100));
-        assert_eq!(watch.trouble(), None);
+        assert_eq!(watch.problem(), None);
         watch.note(Duration::from_secs(60));
-        assert!(watch.trouble().is_some_and(|trouble| trouble.contains("60.0s behind")));
+        assert!(watch.problem().is_some_and(|problem| problem.contains("60.0s behind")));
         assert!(too_far_behind(Duration::from_secs(660), Duration::from_secs(600)).contains("max_clock_lag = 600s"));
     }
 }

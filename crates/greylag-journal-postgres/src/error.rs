@@ -41,11 +41,11 @@ greylag_core::debug_is_sentence!(OpenError);
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SchemaError {
     #[error(
-        "its schema has version {found}, and this program knows {known}; start the newer program, whose data it is"
+        "its schema has version {found}, and this program knows versions up to {known}; start the newer version of the program"
     )]
     Newer { found: i32, known: i32 },
     #[error(
-        "schema {schema:?} has version {found}, this program needs {known}, and is told not to migrate; apply the \
+        "schema {schema:?} has version {found}, this program needs {known}, and migrate is refuse; apply the \
          migrations, or set migrate to apply"
     )]
     Older { schema: String, found: i32, known: i32 },

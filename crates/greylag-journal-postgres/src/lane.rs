@@ -12,6 +12,7 @@
 //!
 //! Pure: the driver owns the connection, the payloads, and the callers' reply channels. Source: persistence §4.4.
 
+mod request;
 mod verdict;
 
 use std::collections::hash_map::Entry;
@@ -20,21 +21,16 @@ use std::iter::repeat;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_persistence::{
-    AppendError, Appended, PersistenceId, RejectReason, SeqNr, StoreFailure, Timestamp, WriterEpoch, WriterUuid,
-};
+use greylag_persistence::{AppendError, Appended, PersistenceId, RejectReason, StoreFailure, Timestamp};
+use greylag_postgres::Failure;
 
 use crate::clock;
-use greylag_postgres::Failure;
+pub(crate) use request::{AppendNo, Request};
 pub(crate) use verdict::{Found, StoredLast};
 use verdict::{Verdict, verdict};
 
 /// After this many rollbacks an append goes alone: another id of the statement may cause the rollbacks.
 const ROLLBACKS_TOGETHER: u32 = 3;
-
-/// Number of an append within its lane; a later append has a larger number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct AppendNo(pub(crate) u64);
 
 /// Number of a request that waits for its turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,20 +39,6 @@ pub(crate) struct TurnNo(pub(crate) u64);
 /// Number of a statement within its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct StatementNo(pub(crate) u64);
-
-/// An append as its lane knows it: without payloads.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Request {
-    pub(crate) no: AppendNo,
-    pub(crate) id: PersistenceId,
-    pub(crate) epoch: WriterEpoch,
-    pub(crate) writer_uuid: WriterUuid,
-    pub(crate) first: SeqNr,
-    pub(crate) last: SeqNr,
-    /// Checksum of the last event.
-    pub(crate) crc32c: u32,
-    pub(crate) bytes: usize,
-}
 
 /// An input to a lane: requests, results of connecting and of statements, and passing time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -126,11 +108,11 @@ struct Pending {
     /// The statement that carries the append now.
     sent: Option<StatementNo>,
     /// Error of the last try, if it failed.
-    trouble: Option<Arc<str>>,
+    last_error: Option<Arc<str>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Waiting {
+enum QueueEntry {
     Append(AppendNo),
     Turn(TurnNo),
 }
@@ -141,15 +123,15 @@ struct Queue {
     /// The append that is ready or sent.
     first: AppendNo,
     /// Appends and turns after the first; mostly none, since the writer of an id waits for each answer.
-    behind: VecDeque<Waiting>,
+    behind: VecDeque<QueueEntry>,
 }
 
 #[derive(Debug)]
 struct Statement {
     appends: Vec<AppendNo>,
-    silent_at: Instant,
+    answer_deadline: Instant,
     /// Whether the statement was answered, and a look-up for the appends that it did not store is under way.
-    looks_up: bool,
+    is_looking_up: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -173,7 +155,7 @@ pub(crate) struct Lane {
     connection: Connection,
     next_statement: u64,
     /// Why there is no connection, after a failure.
-    trouble: Option<String>,
+    last_error: Option<String>,
     closed: bool,
 }
 
@@ -190,7 +172,7 @@ impl Lane {
             statements: BTreeMap::new(),
             connection: Connection::Connecting,
             next_statement: 0,
-            trouble: None,
+            last_error: None,
             closed: false,
         }
     }
@@ -202,10 +184,10 @@ impl Lane {
             Input::AwaitTurn { turn, id } => self.await_turn(turn, id, out),
             Input::Connected => {
                 self.connection = Connection::Ready;
-                self.trouble = None;
+                self.last_error = None;
             }
             Input::NotConnected(cause) => {
-                self.trouble = Some(cause);
+                self.last_error = Some(cause);
                 out.push(Effect::Connect);
             }
             Input::Lost(cause) => self.on_failure_of_connection(None, &Failure::Unanswered(cause), out),
@@ -220,8 +202,8 @@ impl Lane {
 
     /// When the next [`Input::Tick`] is due.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        let silence = self.statements.values().map(|statement| statement.silent_at);
-        silence.chain(self.next_late().map(|(_, deadline)| deadline)).min()
+        let silence = self.statements.values().map(|statement| statement.answer_deadline);
+        silence.chain(self.next_timeout().map(|(_, deadline)| deadline)).min()
     }
 
     /// Whether no append and no turn waits.
@@ -230,7 +212,7 @@ impl Lane {
     }
 
     /// The append with the earliest deadline, and the deadline.
-    fn next_late(&self) -> Option<(AppendNo, Instant)> {
+    fn next_timeout(&self) -> Option<(AppendNo, Instant)> {
         let append = *self.by_deadline.front()?;
         Some((append, self.pending.get(&append)?.deadline))
     }
@@ -242,7 +224,7 @@ impl Lane {
             return out.push(Effect::Answer { append, outcome });
         }
         match self.by_id.entry(request.id.clone()) {
-            Entry::Occupied(mut queue) => queue.get_mut().behind.push_back(Waiting::Append(append)),
+            Entry::Occupied(mut queue) => queue.get_mut().behind.push_back(QueueEntry::Append(append)),
             Entry::Vacant(idle) => {
                 idle.insert(Queue { first: append, behind: VecDeque::new() });
                 self.ready.push_back(append);
@@ -250,14 +232,14 @@ impl Lane {
         }
         let deadline = now + self.settings.append_timeout;
         let pending =
-            Pending { request, deadline, unanswered: false, rollbacks: 0, alone: false, sent: None, trouble: None };
+            Pending { request, deadline, unanswered: false, rollbacks: 0, alone: false, sent: None, last_error: None };
         self.pending.insert(append, pending);
         self.by_deadline.push_back(append);
     }
 
     fn await_turn(&mut self, turn: TurnNo, id: PersistenceId, out: &mut Vec<Effect>) {
         match self.by_id.get_mut(&id) {
-            Some(queue) => queue.behind.push_back(Waiting::Turn(turn)),
+            Some(queue) => queue.behind.push_back(QueueEntry::Turn(turn)),
             None => out.push(Effect::Turn(turn)),
         }
     }
@@ -272,10 +254,11 @@ impl Lane {
             self.next_statement += 1;
             let statement = StatementNo(self.next_statement);
             for append in &appends {
-                self.pending.get_mut(append).expect("a batch holds what is pending").sent = Some(statement);
+                self.pending.get_mut(append).expect("a batch holds pending appends").sent = Some(statement);
             }
-            let silent_at = now + self.settings.try_timeout;
-            self.statements.insert(statement, Statement { appends: appends.clone(), silent_at, looks_up: false });
+            let answer_deadline = now + self.settings.try_timeout;
+            self.statements
+                .insert(statement, Statement { appends: appends.clone(), answer_deadline, is_looking_up: false });
             out.push(Effect::Execute { statement, appends });
         }
     }
@@ -341,7 +324,7 @@ impl Lane {
                     self.statements.remove(&statement);
                 } else if let Some(sent) = self.statements.get_mut(&statement) {
                     sent.appends.clone_from(&missing);
-                    sent.looks_up = true;
+                    sent.is_looking_up = true;
                     out.push(Effect::LookUp { statement, appends: missing });
                 }
             }
@@ -356,11 +339,11 @@ impl Lane {
     /// Handles an error of the server that says none of these appends is stored.
     fn on_failure(&mut self, appends: Vec<AppendNo>, failure: &Failure, out: &mut Vec<Effect>) {
         let together = appends.len() > 1;
-        let trouble: Arc<str> = failure.words().into();
+        let error: Arc<str> = failure.words().into();
         let mut again = Vec::new();
         for append in appends {
             let Some(pending) = self.pending.get_mut(&append) else { continue };
-            pending.trouble = Some(trouble.clone());
+            pending.last_error = Some(error.clone());
             match failure {
                 Failure::StorageLow(words) => {
                     let error = AppendError::Rejected(RejectReason::StorageLow(words.clone()));
@@ -408,19 +391,19 @@ impl Lane {
             return;
         }
         self.connection = Connection::Connecting;
-        let trouble: Arc<str> = failure.words().into();
+        let error: Arc<str> = failure.words().into();
         let says_not_done = matches!(failure, Failure::NotSent(_) | Failure::Elsewhere(_));
         let mut again = Vec::new();
         for (no, statement) in std::mem::take(&mut self.statements) {
-            let is_known = statement.looks_up || says_not_done && about == Some(no);
+            let is_known = statement.is_looking_up || says_not_done && about == Some(no);
             for append in statement.appends {
                 let Some(pending) = self.pending.get_mut(&append) else { continue };
                 pending.unanswered |= !is_known;
-                pending.trouble = Some(trouble.clone());
+                pending.last_error = Some(error.clone());
                 again.push(append);
             }
         }
-        self.trouble = Some(failure.words().to_owned());
+        self.last_error = Some(failure.words().to_owned());
         self.requeue(again);
         out.push(Effect::Disconnect);
         out.push(Effect::Connect);
@@ -447,7 +430,7 @@ impl Lane {
                             let outcome = Err(AppendError::Unknown(self.failure(why)));
                             self.answer(append, outcome, out);
                         }
-                        Verdict::Again => again.push(append),
+                        Verdict::Retry => again.push(append),
                         Verdict::ClockBehind(behind) => {
                             let words = clock::too_far_behind(behind, self.settings.max_clock_lag);
                             let error = AppendError::NotStored(self.failure(&words));
@@ -465,7 +448,8 @@ impl Lane {
             }
             Err(failure) => {
                 self.statements.remove(&statement);
-                let cause = format!("not stored by this try, but whether by an earlier one, no answer: {failure:?}");
+                let cause =
+                    format!("not stored by this try; whether an earlier try stored it cannot be read: {failure:?}");
                 for append in appends {
                     let outcome = Err(AppendError::Unknown(self.failure(&cause)));
                     self.answer(append, outcome, out);
@@ -475,10 +459,10 @@ impl Lane {
     }
 
     fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        while let Some((append, _)) = self.next_late().filter(|(_, deadline)| *deadline <= now) {
+        while let Some((append, _)) = self.next_timeout().filter(|(_, deadline)| *deadline <= now) {
             self.expire(append, out);
         }
-        if self.statements.values().any(|statement| statement.silent_at <= now) {
+        if self.statements.values().any(|statement| statement.answer_deadline <= now) {
             let cause = format!("no answer within {:?}", self.settings.try_timeout);
             self.on_failure_of_connection(None, &Failure::Unanswered(cause), out);
         }
@@ -487,8 +471,8 @@ impl Lane {
     fn expire(&mut self, append: AppendNo, out: &mut Vec<Effect>) {
         let Some(pending) = self.pending.get(&append) else { return };
         let within = self.settings.append_timeout;
-        let last = self.trouble.as_deref().or(pending.trouble.as_deref());
-        let last = last.unwrap_or("the statements before it take all the time");
+        let last = self.last_error.as_deref().or(pending.last_error.as_deref());
+        let last = last.unwrap_or("earlier statements took all the time");
         let outcome = if pending.unanswered || pending.sent.is_some() {
             AppendError::Unknown(self.failure(&format!("sent, and not answered within {within:?}; last: {last}")))
         } else {
@@ -501,7 +485,9 @@ impl Lane {
     fn refuse(&mut self, append: AppendNo, error: AppendError, out: &mut Vec<Effect>) {
         let unanswered = self.pending.get(&append).is_some_and(|pending| pending.unanswered);
         let error = if unanswered {
-            AppendError::Unknown(self.failure(&format!("an earlier try went unanswered; then: {error}")))
+            AppendError::Unknown(
+                self.failure(&format!("an earlier try was not answered, this one was refused: {error}")),
+            )
         } else {
             error
         };
@@ -517,12 +503,12 @@ impl Lane {
         let Entry::Occupied(mut of_id) = self.by_id.entry(pending.request.id) else { return };
         let queue = of_id.get_mut();
         if queue.first != append {
-            return queue.behind.retain(|waiting| *waiting != Waiting::Append(append));
+            return queue.behind.retain(|waiting| *waiting != QueueEntry::Append(append));
         }
         loop {
             match queue.behind.pop_front() {
-                Some(Waiting::Turn(turn)) => out.push(Effect::Turn(turn)),
-                Some(Waiting::Append(next)) => {
+                Some(QueueEntry::Turn(turn)) => out.push(Effect::Turn(turn)),
+                Some(QueueEntry::Append(next)) => {
                     queue.first = next;
                     return self.ready.push_back(next);
                 }
@@ -551,9 +537,9 @@ impl Lane {
         assert!(self.statements.len() <= self.settings.pipeline, "more statements than the pipeline holds");
         let waiting = self.by_deadline.iter().filter_map(|append| self.pending.get(append));
         let deadlines: Vec<_> = waiting.map(|pending| pending.deadline).collect();
-        assert!(deadlines.is_sorted(), "an append that came later is late before one that came earlier");
-        assert_eq!(deadlines.len(), self.pending.len(), "every append has its time");
-        assert_eq!(self.next_late().is_some(), !deadlines.is_empty(), "the first to be late is found");
+        assert!(deadlines.is_sorted(), "a later append has an earlier deadline");
+        assert_eq!(deadlines.len(), self.pending.len(), "each append has one deadline");
+        assert_eq!(self.next_timeout().is_some(), !deadlines.is_empty(), "the earliest deadline is found");
         for (append, pending) in &self.pending {
             if let Some(statement) = pending.sent {
                 let carried = self.statements.get(&statement).is_some_and(|sent| sent.appends.contains(append));

@@ -93,37 +93,24 @@
 //!
 //! Source: persistence §4.4.
 
-mod changes;
+mod backend;
 mod clock;
-mod columns;
 mod driver;
 mod error;
-mod journal;
 mod lane;
-mod offsets;
-mod pages;
 mod queries;
-mod rows;
 mod schema;
 mod settings;
-mod snapshots;
-mod statements;
-mod states;
+mod sql;
 mod stats;
-mod transactional;
-mod transfer;
+mod stores;
 
-pub use changes::PostgresChanges;
 pub use error::OpenError;
 pub use greylag_postgres::ConfigError;
-pub use journal::PostgresJournal;
-pub use offsets::PostgresOffsets;
-pub use queries::PostgresQueries;
-pub use schema::{MIGRATIONS, Migrate, Migration, SCHEMA_TABLE};
-pub use settings::{PostgresJournalSettings, SettingsError};
-pub use snapshots::PostgresSnapshots;
-pub use states::PostgresStates;
+pub use queries::{PostgresChanges, PostgresQueries};
+pub use schema::{MIGRATIONS, Migration, SCHEMA_TABLE};
+pub use settings::{Migrate, PostgresJournalSettings, SettingsError};
 pub use stats::PostgresStats;
+pub use stores::{PostgresHandler, PostgresJournal, PostgresOffsets, PostgresSnapshots, PostgresStates, Transactional};
 /// For transactions of the caller's own with [`PostgresOffsets::save_within`].
 pub use tokio_postgres;
-pub use transactional::{PostgresHandler, Transactional};

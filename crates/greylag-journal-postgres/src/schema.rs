@@ -6,6 +6,7 @@
 use tokio_postgres::Client;
 
 use crate::error::SchemaError;
+use crate::settings::Migrate;
 
 /// One step from schema to schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,15 +36,6 @@ const LOCK: i64 = 0x67_72_65_79_6c_61_67;
 /// The schema version that this program works with.
 pub(crate) fn known() -> i32 {
     MIGRATIONS.last().map_or(0, |last| last.version)
-}
-
-/// The handling of a schema that is older than the program.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Migrate {
-    /// Bring the schema up to date, if the database user may. The default.
-    Apply,
-    /// Refuse to work until an operator has brought the schema up to date.
-    Refuse,
 }
 
 /// Makes sure that the schema of `client`'s search path has the version that this program works with.
@@ -81,7 +73,7 @@ async fn apply(client: &Client, schema: &str) -> Result<(), SchemaError> {
         client.batch_execute(migration.sql).await?;
         let (version, name) = (migration.version, migration.name);
         client.execute("INSERT INTO greylag_schema (version, name) VALUES ($1, $2)", &[&version, &name]).await?;
-        tracing::info!(schema, version, name, "a migration of the journal's schema was applied");
+        tracing::info!(schema, version, name, "migration of the journal's schema applied");
     }
     client.batch_execute("COMMIT").await?;
     Ok(())

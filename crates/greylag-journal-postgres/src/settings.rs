@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::schema::Migrate;
-
 /// Settings of one journal in PostgreSQL. The connection string is not among them: see
 /// [`PostgresJournal::open`](crate::PostgresJournal::open).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +59,15 @@ pub struct PostgresJournalSettings {
     pub max_clock_lag: Duration,
     /// Deleted events that one statement removes. Default 1000.
     pub sweep_events: usize,
+}
+
+/// The handling of a schema that is older than the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Migrate {
+    /// Bring the schema up to date, if the database user may. The default.
+    Apply,
+    /// Refuse to work until an operator has brought the schema up to date.
+    Refuse,
 }
 
 impl Default for PostgresJournalSettings {
@@ -197,7 +204,7 @@ pub enum SettingsError {
         behind_current_time: Duration,
     },
     /// The schema's name is invalid.
-    #[error("schema = {schema:?} is no name of a schema")]
+    #[error("schema = {schema:?} is not the name of a schema")]
     Schema {
         /// The name.
         schema: String,
@@ -224,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_that_cannot_be_meant_are_named() {
+    fn invalid_settings_are_named() {
         let settings = PostgresJournalSettings::default;
         assert_eq!(settings().validate(), Ok(()));
         assert_eq!(PostgresJournalSettings::test().validate(), Ok(()));

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn means_are_of_what_was_done() {
+    fn means_count_successful_statements_only() {
         let counters = Counters::new(ClockWatch::new("journal".to_owned(), Duration::ZERO));
         assert_eq!((counters.read().appends_per_statement(), counters.read().mean_commit()), (0.0, Duration::ZERO));
         let millis = Duration::from_millis;

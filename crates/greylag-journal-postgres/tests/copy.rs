@@ -25,7 +25,7 @@ fn everything_moves_to_the_database_and_back() {
 
 /// A copy needs its schema alone: while a copy or an ordinary journal is connected, the other is refused.
 #[test]
-fn a_schema_in_use_is_refused_whoever_comes_first() {
+fn a_schema_in_use_is_refused_to_copies_and_to_ordinary_journals() {
     with_server(async |server| {
         let config = config_at(&server, server.port());
         let schema = schema();

@@ -21,7 +21,7 @@ use greylag_testkit::postgres::Postgres;
 use tokio::sync::{Mutex, OnceCell};
 
 /// Append timeouts: the first two are longer than any restart, the last one is shorter.
-const PATIENCE: [Duration; 3] = [Duration::from_secs(60), Duration::from_secs(60), Duration::from_millis(50)];
+const TIME_LIMIT: [Duration; 3] = [Duration::from_secs(60), Duration::from_secs(60), Duration::from_millis(50)];
 
 struct Killed {
     server: Mutex<Postgres>,
@@ -40,7 +40,7 @@ impl CrashFactory for Killed {
         let mut server = self.server.lock().await;
         tokio::task::block_in_place(|| server.restart().unwrap());
         let config = server.config();
-        let connect_all = || async { join_all(PATIENCE.map(|patience| connect(&config, patience))).await };
+        let connect_all = || async { join_all(TIME_LIMIT.map(|time_limit| connect(&config, time_limit))).await };
         let journals = self.journals.get_or_init(connect_all).await;
         for journal in journals {
             // The journal refuses calls until it has connected again.

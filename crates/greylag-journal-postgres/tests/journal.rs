@@ -36,7 +36,7 @@ async fn until(what: impl Fn() -> bool) {
 }
 
 #[test]
-fn what_is_wrong_shows_when_it_opens_and_says_what_to_do() {
+fn opening_reports_a_wrong_setup_and_what_to_do() {
     with_server(async |server| {
         let config = server.config();
         for (config, words) in [
@@ -60,7 +60,7 @@ fn what_is_wrong_shows_when_it_opens_and_says_what_to_do() {
 }
 
 #[test]
-fn a_schema_is_migrated_once_by_many_and_a_newer_one_is_refused() {
+fn concurrent_openings_migrate_a_schema_once_and_a_newer_schema_is_refused() {
     with_server(async |server| {
         let config = server.config();
         let named = |migrate| PostgresJournalSettings { schema: "odd \"name\"".to_owned(), migrate, ..settings() };
@@ -76,13 +76,13 @@ fn a_schema_is_migrated_once_by_many_and_a_newer_one_is_refused() {
         PostgresJournal::open(&config, named(Migrate::Refuse)).await.unwrap();
         server.psql("insert into \"odd \"\"name\"\"\".greylag_schema values (99, 'future')").unwrap();
         let newer = open_error(&config, named(Migrate::Apply)).await;
-        assert!(newer.contains("version 99, and this program knows 2"), "{newer}");
+        assert!(newer.contains("version 99, and this program knows versions up to 2"), "{newer}");
     });
 }
 
 /// A journal waits for another node's migration longer than any statement may take.
 #[test]
-fn a_migration_waits_for_its_turn_longer_than_a_statement_may_take() {
+fn a_migration_waits_for_the_lock_longer_than_statement_timeout() {
     with_server(async |server| {
         let (other, _) = Database::parse(&server.config()).unwrap().connect("test").await.unwrap();
         other.batch_execute("begin; select pg_advisory_xact_lock(29117702755606887)").await.unwrap();
@@ -102,7 +102,7 @@ fn a_migration_waits_for_its_turn_longer_than_a_statement_may_take() {
 
 /// The database's superuser makes the tables, and grants their use.
 #[test]
-fn a_user_without_the_right_to_create_works_on_tables_made_for_it() {
+fn a_user_without_create_permission_works_on_existing_tables() {
     with_server(async |server| {
         server.psql("create role app login password 'app'; revoke create on schema public from public").unwrap();
         let config = server.config().replace("user=postgres", "user=app").replace(PASSWORD, "app");
@@ -130,7 +130,7 @@ fn a_user_without_the_right_to_create_works_on_tables_made_for_it() {
 
 /// A journal connects by itself when its server appears, whether it was opened before or has lost the server.
 #[test]
-fn health_follows_the_server_without_anybody_asking() {
+fn health_follows_the_server_without_calls() {
     with_server(async |mut server| {
         let config = server.config();
         server.stop();
@@ -160,7 +160,7 @@ fn health_follows_the_server_without_anybody_asking() {
 
 /// A server without free connections degrades the journal, but does not make it unreachable.
 #[test]
-fn too_few_connections_degrade_and_do_not_end_it() {
+fn too_few_connections_degrade_the_store_and_do_not_stop_it() {
     let Some(server) = Postgres::start_with(&["max_connections=5", "superuser_reserved_connections=1"]) else { return };
     runtime().block_on(async {
         server.psql("create role app login password 'app'; grant all on schema public to app").unwrap();
@@ -184,7 +184,7 @@ fn too_few_connections_degrade_and_do_not_end_it() {
 
 /// TLS is set by the words of the connection string, as for the lease.
 #[test]
-fn verify_full_believes_the_authority_and_the_host() {
+fn verify_full_checks_the_authority_and_the_host() {
     let (authority, foreign) = (Authority::new(), Authority::new());
     let (files, root) = (authority.sign("server", &["127.0.0.1"]), authority.sign("root", &["a"]).ca);
     let tls = ServerTls { key: &files.key, cert: &files.cert, clients: None };
@@ -226,7 +226,7 @@ fn commits_are_synchronous_on_every_connection() {
 }
 
 #[test]
-fn what_is_deleted_goes_with_its_tags() {
+fn deleting_events_deletes_their_tags() {
     with_server(async |server| {
         let journal = open(&server).await;
         let mut writer = Writer::claim(&journal, id("a|1")).await;
@@ -248,7 +248,7 @@ fn what_is_deleted_goes_with_its_tags() {
 
 /// Persistence §4.4: events left by a process that ended amid a deletion are not read, and go with the next deletion.
 #[test]
-fn what_a_deletion_left_behind_is_not_read_and_goes_with_the_next() {
+fn unswept_deleted_events_are_not_read_and_are_removed_by_the_next_deletion() {
     with_server(async |server| {
         let journal = open(&server).await;
         let mut writer = Writer::claim(&journal, id("a|1")).await;
@@ -275,7 +275,7 @@ fn what_a_deletion_left_behind_is_not_read_and_goes_with_the_next() {
 
 /// The server cuts a page of large events: events that do not fit into the page are not transferred.
 #[test]
-fn only_what_fits_into_a_page_travels() {
+fn a_page_transfers_only_the_events_that_fit() {
     with_server(async |server| {
         let proxy = Proxy::to(server.port()).await;
         let journal = PostgresJournal::open(&config_at(&server, proxy.port), settings()).await.unwrap();
@@ -316,7 +316,7 @@ fn young_changes_are_held_back() {
 
 /// J4, J11: a call that waits for a row lock, in a pool or a lane, does not hold up other ids or kinds of work.
 #[test]
-fn a_locked_row_stops_its_own_lane_and_no_reader() {
+fn a_locked_row_blocks_its_own_lane_and_no_reader() {
     with_server(async |server| {
         let journal = open(&server).await;
         let locked = Writer::claim(&journal, id("locked")).await;
@@ -347,7 +347,7 @@ fn a_locked_row_stops_its_own_lane_and_no_reader() {
 /// Persistence §4.4: each kind of work has connections of its own. While one kind waits on all of its connections, the
 /// others go on.
 #[test]
-fn work_that_waits_on_all_its_connections_holds_up_no_other_kind() {
+fn a_pool_with_all_connections_busy_blocks_no_other_pool() {
     with_server(async |server| {
         let limit = Duration::from_secs(60);
         let (statement_timeout, call_timeout, snapshot_timeout) = (limit, limit, limit);
@@ -409,7 +409,7 @@ fn snapshot(id: PersistenceId) -> NewSnapshot {
 
 /// A call whose caller has stopped waiting does not leave a busy connection in the pool, on which others would wait.
 #[test]
-fn a_call_that_is_dropped_keeps_nobody_waiting() {
+fn a_dropped_call_blocks_no_other_call() {
     with_server(async |server| {
         // A call on the connection of a waiting statement would take this long.
         let limit = Duration::from_secs(60);
@@ -435,7 +435,7 @@ fn a_call_that_is_dropped_keeps_nobody_waiting() {
 
 /// J13, and the limit of pending appends.
 #[test]
-fn appends_wait_for_room_and_close_answers_what_waits() {
+fn appends_wait_for_room_and_close_answers_waiting_appends() {
     with_server(async |server| {
         let small = PostgresJournalSettings { max_pending_bytes: 4096, max_append_bytes: 64 << 10, ..settings() };
         let journal = PostgresJournal::open(&server.config(), small).await.unwrap();

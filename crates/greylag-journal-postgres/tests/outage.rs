@@ -24,7 +24,7 @@ use greylag_testkit::stranger;
 use tokio::task::{JoinHandle, block_in_place};
 
 /// Far longer than the recovery takes, and far shorter than the entity's back-off.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// Adds one, and replies with the sum once it is stored.
 struct Add(ReplyTo<u64>);
@@ -69,7 +69,7 @@ fn stores(journal: &PostgresJournal, guarded: bool) -> Stores {
 }
 
 /// Asks once, which must fail in the outage, then five times more, in order.
-async fn meet_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
+async fn ask_through_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
     assert!(sum.ask(Add).await.is_err(), "the database is away");
     tokio::spawn(async move {
         let answers = join_all((0..5).map(|_| sum.ask(Add))).await;
@@ -78,7 +78,7 @@ async fn meet_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
 }
 
 #[test]
-fn scenario_114_entities_go_on_as_soon_as_the_database_is_back() {
+fn scenario_114_entities_continue_as_soon_as_the_database_answers() {
     with_server(async |mut server| {
         let soon = Duration::from_secs(1);
         let schema = schema();
@@ -91,18 +91,18 @@ fn scenario_114_entities_go_on_as_soon_as_the_database_is_back() {
         assert_eq!((guarded.ask(Add).await, bare.ask(Add).await), (Ok(1), Ok(1)));
 
         block_in_place(|| server.stop());
-        let (guarded, bare) = tokio::join!(meet_outage(guarded), meet_outage(bare));
+        let (guarded, bare) = tokio::join!(ask_through_outage(guarded), ask_through_outage(bare));
         // After these failures every wait has its greatest length.
         for _ in 0..4 {
             assert!(journal.head(&id("nobody")).await.is_err());
         }
         let address = SocketAddr::from(([127, 0, 0, 1], server.port()));
-        let wait = block_in_place(|| stranger::shortest_wait(address, 3, 3 * PATIENCE)).expect("it is tried again");
+        let wait = block_in_place(|| stranger::shortest_wait(address, 3, 3 * TIME_LIMIT)).expect("it is tried again");
         assert!(wait < Duration::from_secs(1), "the journal waits for {wait:?} before it tries again");
         block_in_place(|| server.restart().unwrap());
         let back_at = Instant::now();
         for waiting in [guarded, bare] {
-            let sums = tokio::time::timeout(PATIENCE, waiting).await.expect("it does not wait for an hour").unwrap();
+            let sums = tokio::time::timeout(TIME_LIMIT, waiting).await.expect("it does not wait for an hour").unwrap();
             // The command that met the outage may or may not be stored.
             let first = sums[0];
             assert!(first == 2 || first == 3, "{sums:?}");
@@ -110,7 +110,7 @@ fn scenario_114_entities_go_on_as_soon_as_the_database_is_back() {
         }
         let took = back_at.elapsed();
         writeln!(std::io::stdout(), "answered {took:.2?} after the database was back").unwrap();
-        assert!(took < PATIENCE, "{took:?}");
+        assert!(took < TIME_LIMIT, "{took:?}");
         journal.close().await.unwrap();
     });
 }

@@ -55,7 +55,7 @@ fn rollbacks_are_tried_again() {
 
 /// After three tries each id goes alone, so that an id that always fails stops no other (J11).
 #[test]
-fn one_id_that_always_rolls_back_stops_nobody() {
+fn an_id_that_always_rolls_back_blocks_no_other() {
     with_server(async |server| {
         let settings = PostgresJournalSettings {
             write_lanes: 1,
@@ -193,7 +193,7 @@ fn scenario_62_deleted_between_two_tries_is_unknown() {
 
 /// 23505: an event stands beyond the head's number. Nothing is stored, and the error names the id and the numbers.
 #[test]
-fn an_event_beyond_its_head_is_named() {
+fn an_event_beyond_its_head_is_reported_as_corrupt() {
     with_server(async |server| {
         let journal = open(&server).await;
         let mut writer = Writer::claim(&journal, id("a|1")).await;
@@ -417,7 +417,7 @@ fn scenario_69_two_writers_in_every_order() {
 
 /// Closing a reserved journal does not wait for a connection that has gone silent.
 #[test]
-fn a_reserved_journal_closes_when_its_connection_falls_silent() {
+fn a_reserved_journal_closes_although_its_connection_does_not_answer() {
     with_server(async |server| {
         let proxy = Proxy::to(server.port()).await;
         let settings = PostgresJournalSettings { connect_timeout: Duration::from_secs(2), ..settings() };
@@ -431,7 +431,7 @@ fn a_reserved_journal_closes_when_its_connection_falls_silent() {
 
 /// Two stores of one database are closed at once: the second `close` must not cut off what the first waits for.
 #[test]
-fn what_waits_when_two_stores_are_closed_is_answered() {
+fn closing_two_stores_at_once_answers_waiting_appends() {
     with_server(async |mut server| {
         let journal = PostgresJournal::open(&server.config(), settings()).await.unwrap();
         let writer = Writer::claim(&journal, id("a|1")).await;

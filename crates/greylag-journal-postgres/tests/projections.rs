@@ -175,14 +175,14 @@ fn projections_on_postgresql() {
     with_server(async |mut server| {
         scenario_58_late_rows_are_found_by_backtracking(&server).await;
         late_changes_of_states_are_found_by_backtracking(&server).await;
-        a_part_of_a_former_range_starts_over_alone(&server).await;
-        a_killed_server_loses_no_event_and_doubles_none(&mut server).await;
+        a_part_of_a_former_range_restarts_alone(&server).await;
+        a_killed_server_loses_and_duplicates_no_event(&mut server).await;
     });
 }
 
 /// Rule persistence §5 (projections): the mark of the former, whole range stays in its first slice, which the other
 /// half has. It must not keep this half from starting at its first event.
-async fn a_part_of_a_former_range_starts_over_alone(server: &Postgres) {
+async fn a_part_of_a_former_range_restarts_alone(server: &Postgres) {
     let journal = open(server).await;
     let names: Vec<String> = (0..12).map(|n| format!("Cart|part-{n}")).collect();
     for name in &names {
@@ -312,7 +312,7 @@ async fn late_changes_of_states_are_found_by_backtracking(server: &Postgres) {
 
 /// Many writers, two instances, and a server that is killed: every event is handled, once and in order. Prints the lags
 /// from durable to handled. Writers: `GREYLAG_WRITERS` (20), kills: `GREYLAG_KILLS` (1).
-async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) {
+async fn a_killed_server_loses_and_duplicates_no_event(server: &mut Postgres) {
     const AROUND: Duration = Duration::from_millis(500);
     let from_env = |name: &str, usual: u64| std::env::var(name).map_or(usual, |value| value.parse().unwrap());
     let (writers, kills) = (from_env("GREYLAG_WRITERS", 20), from_env("GREYLAG_KILLS", 1));
@@ -410,7 +410,7 @@ async fn a_killed_server_loses_no_event_and_doubles_none(server: &mut Postgres) 
 /// A connection may go silent, for example when a firewall drops idle ones. A projection must not wait for an answer on
 /// it for ever.
 #[test]
-fn a_projection_goes_on_when_its_connection_falls_silent() {
+fn a_projection_continues_after_its_connection_stops_answering() {
     with_server(async |server| {
         server.psql(HANDLED).unwrap();
         let proxy = Proxy::to(server.port()).await;

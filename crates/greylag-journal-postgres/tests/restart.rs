@@ -34,7 +34,7 @@ fn cycles() -> u64 {
 
 /// Answers that one writer got.
 #[derive(Debug, Default)]
-struct Told {
+struct Written {
     /// Contents of acknowledged events, by sequence number.
     stored: BTreeMap<u64, String>,
     /// Contents of appends answered as not stored.
@@ -45,8 +45,8 @@ struct Told {
 }
 
 /// Appends until told to end; after an unknown outcome claims anew, as recovery does.
-async fn write(journal: PostgresJournal, number: usize, acks: watch::Sender<u64>, end: Arc<AtomicBool>) -> Told {
-    let (mut told, mut tries) = (Told::default(), 0_u64);
+async fn write(journal: PostgresJournal, number: usize, acks: watch::Sender<u64>, end: Arc<AtomicBool>) -> Written {
+    let (mut written, mut tries) = (Written::default(), 0_u64);
     let mut writer = None;
     while !end.load(Ordering::Relaxed) {
         let Some(claimed) = writer.as_mut() else {
@@ -62,19 +62,19 @@ async fn write(journal: PostgresJournal, number: usize, acks: watch::Sender<u64>
         match journal.append(append).await {
             Ok(_) => {
                 claimed.highest = last;
-                told.stored.extend((first..).zip(contents));
+                written.stored.extend((first..).zip(contents));
                 acks.send_modify(|acks| *acks += 1);
-                besides(&journal, claimed, &mut told).await;
+                other_writes(&journal, claimed, &mut written).await;
             }
             Err(AppendError::Unknown(_)) => writer = None,
             Err(AppendError::NotStored(_)) => {
-                told.refused.extend(contents);
+                written.refused.extend(contents);
                 writer = None;
             }
             Err(error) => panic!("there is no other writer, and the disk has room: {error:?}"),
         }
     }
-    told
+    written
 }
 
 async fn claim(journal: &PostgresJournal, number: usize) -> Option<Writer> {
@@ -86,12 +86,12 @@ async fn claim(journal: &PostgresJournal, number: usize) -> Option<Writer> {
 }
 
 /// Deletes, saves snapshots and writes states, now and then.
-async fn besides(journal: &PostgresJournal, writer: &Writer, told: &mut Told) {
+async fn other_writes(journal: &PostgresJournal, writer: &Writer, written: &mut Written) {
     let highest = writer.highest.as_u64();
     if highest.is_multiple_of(5) {
         let to = SeqNr::saturating(highest.saturating_sub(20));
         if journal.delete_to(&writer.id, writer.epoch, to).await.is_ok() {
-            told.deleted_to = told.deleted_to.max(to.as_u64());
+            written.deleted_to = written.deleted_to.max(to.as_u64());
         }
     }
     if highest.is_multiple_of(7) {
@@ -105,25 +105,25 @@ async fn besides(journal: &PostgresJournal, writer: &Writer, told: &mut Told) {
             metadata: Metadata::new(),
         };
         if journal.snapshots().save(snapshot).await.is_ok() {
-            told.snapshot = told.snapshot.max(highest);
+            written.snapshot = written.snapshot.max(highest);
         }
     }
     if highest.is_multiple_of(3) {
         let states = journal.states();
         let Ok(row) = states.get(&writer.id).await else { return };
-        assert!(row.revision.as_u64() >= told.revision, "an acknowledged state is lost: {row:?}, {told:?}");
+        assert!(row.revision.as_u64() >= written.revision, "an acknowledged state is lost: {row:?}, {written:?}");
         let revision = row.revision.next().unwrap_or(Revision::MAX);
         let write = StateWrite { id: writer.id.clone(), revision, generation: None, writer_uuid: writer.uuid };
         let payload = revision.to_string().into();
         let value = EncodedValue { codec_id: CodecId::JSON, manifest: "state".into(), schema_version: 1, payload };
         if states.upsert(write, value, None).await.is_ok() {
-            told.revision = revision.as_u64();
+            written.revision = revision.as_u64();
         }
     }
 }
 
 #[test]
-fn killed_under_load_it_loses_nothing_and_doubles_nothing() {
+fn kills_under_load_lose_and_duplicate_no_event() {
     with_server(async |mut server| {
         let journal = open(&server).await;
         let (acks, mut acknowledged) = watch::channel(0_u64);
@@ -155,10 +155,10 @@ fn killed_under_load_it_loses_nothing_and_doubles_nothing() {
         let (half, longest) = (took[took.len() / 2], took[took.len() - 1]);
         end.store(true, Ordering::Relaxed);
         let mut stored = 0;
-        while let Some(told) = writers.join_next().await {
-            let (number, told) = told.unwrap();
-            stored += told.stored.len();
-            check(&journal, number, &told).await;
+        while let Some(written) = writers.join_next().await {
+            let (number, written) = written.unwrap();
+            stored += written.stored.len();
+            check(&journal, number, &written).await;
         }
         assert_eq!(journal.health(), Health::Up);
         let stats = journal.stats();
@@ -188,21 +188,21 @@ async fn reopens_clean(server: &Postgres, number: usize) {
     journal.close().await.unwrap();
 }
 
-async fn check(journal: &PostgresJournal, number: usize, told: &Told) {
+async fn check(journal: &PostgresJournal, number: usize, written: &Written) {
     let id = id(&format!("Crash|{number}"));
     let head = journal.head(&id).await.unwrap();
     let (highest, deleted_to) = (head.highest.as_u64(), head.deleted_to.as_u64());
-    let acknowledged = told.stored.keys().next_back().copied().unwrap_or(0);
+    let acknowledged = written.stored.keys().next_back().copied().unwrap_or(0);
     assert!(highest >= acknowledged, "lost of {id}: {highest} is stored, {acknowledged} acknowledged");
-    assert!(deleted_to >= told.deleted_to, "{id} came back");
+    assert!(deleted_to >= written.deleted_to, "{id} came back");
     let events = read_all(journal, &id).await;
     assert!(events.iter().map(|event| event.seq_nr.as_u64()).eq(deleted_to + 1..=highest), "a hole in {id}");
     let mut seen = BTreeMap::new();
     for event in &events {
         let content = String::from_utf8(event.payload.to_vec()).unwrap();
-        let expected = told.stored.get(&event.seq_nr.as_u64());
+        let expected = written.stored.get(&event.seq_nr.as_u64());
         assert!(expected.is_none_or(|expected| *expected == content), "{id} {}: {content}", event.seq_nr);
-        assert!(!told.refused.contains(&content), "{content} was said not to be stored");
+        assert!(!written.refused.contains(&content), "{content} was said not to be stored");
         let twice = seen.insert(content.clone(), event.seq_nr);
         assert_eq!(twice, None, "{content} is stored twice");
     }
@@ -214,8 +214,8 @@ async fn check(journal: &PostgresJournal, number: usize, told: &Told) {
     }
     let snapshot = journal.snapshots().load(&id, SnapshotCriteria::LATEST).await.unwrap();
     let saved = snapshot.as_ref().map_or(0, |snapshot| snapshot.seq_nr.as_u64());
-    assert!(saved >= told.snapshot, "snapshot {} of {id} is lost", told.snapshot);
-    assert!(journal.states().get(&id).await.unwrap().revision.as_u64() >= told.revision);
+    assert!(saved >= written.snapshot, "snapshot {} of {id} is lost", written.snapshot);
+    assert!(journal.states().get(&id).await.unwrap().revision.as_u64() >= written.revision);
 }
 
 fn tries(payload: &[u8]) -> u64 {

@@ -11,7 +11,7 @@ use greylag_persistence::{AppendError, Journal, NewEvent, NewSnapshot, SeqNr, Sn
 
 /// Persistence §10.16: appends, events, batch size, latency, pending bytes, and every kind of refusal are counted.
 #[test]
-fn what_becomes_of_appends_is_counted() {
+fn outcomes_of_appends_are_counted() {
     with_server(async |server| {
         let journal = open(&server).await;
         assert_eq!(journal.stats(), Default::default());
@@ -58,7 +58,7 @@ fn what_becomes_of_appends_is_counted() {
 
 /// Bytes of appends are counted as pending while the appends wait.
 #[test]
-fn bytes_that_wait_are_counted_while_they_do() {
+fn pending_bytes_are_counted() {
     with_server(async |server| {
         let journal = open(&server).await;
         let mut writer = Writer::claim(&journal, id("a|1")).await;
@@ -121,7 +121,7 @@ fn events_with_and_without_tags_share_a_statement() {
 
 /// A plan made while the tables were small must not read a whole large table for ever.
 #[test]
-fn appends_find_heads_by_the_index_whatever_the_tables_held_when_they_were_planned() {
+fn appends_planned_on_empty_tables_find_heads_by_the_index() {
     with_server(async |server| {
         let journal = open(&server).await;
         server

@@ -1,10 +1,11 @@
 //! The tokio half: connections, sessions, tasks.
 
-mod caller;
+mod active_sessions;
 mod calls;
 pub(crate) mod client;
 mod dial;
+mod hello_guard;
 pub(crate) mod link;
-mod seats;
 pub(crate) mod server;
 mod session;
+mod stop;

@@ -54,7 +54,7 @@ pub(crate) struct Outbox<R> {
     retries: BTreeSet<(Instant, u64)>,
     retry_after: Duration,
     /// Since when there is no connection, and why.
-    away: Option<(Instant, String)>,
+    disconnected_since: Option<(Instant, String)>,
     unavailable_after: Duration,
 }
 
@@ -83,7 +83,7 @@ impl<R> Outbox<R> {
             deadlines: BTreeSet::new(),
             retries: BTreeSet::new(),
             retry_after,
-            away: None,
+            disconnected_since: None,
             unavailable_after,
         }
     }
@@ -123,13 +123,13 @@ impl<R> Outbox<R> {
 
     /// Notes that a connection was made.
     pub(crate) fn connected(&mut self) {
-        self.away = None;
+        self.disconnected_since = None;
     }
 
     /// Notes that the connection is lost, or could not be made: all sent calls are queued again.
     pub(crate) fn disconnected(&mut self, now: Instant, cause: &str) {
-        let since = self.away.as_ref().map_or(now, |(since, _)| *since);
-        self.away = Some((since, cause.to_owned()));
+        let since = self.disconnected_since.as_ref().map_or(now, |(since, _)| *since);
+        self.disconnected_since = Some((since, cause.to_owned()));
         for (id, call) in &mut self.calls {
             if call.state == State::Sent {
                 call.tried = true;
@@ -171,22 +171,22 @@ impl<R> Outbox<R> {
             if at > now {
                 break;
             }
-            self.give_up(id, "no answer in time", done);
+            self.give_up(id, "no answer before the deadline", done);
         }
         self.give_up_unsent(now, done);
     }
 
     /// When [`Outbox::tick`] next has work to do.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
-        // A call that was tried waits for its own deadline, so an unreachable server needs a tick only for untried
-        // calls.
-        let refuse_at = self.refuse_at().filter(|_| self.untried().next().is_some());
+        // A call that was tried waits for its own deadline, so an unreachable server needs a tick only for calls
+        // that were never sent.
+        let refuse_at = self.refuse_at().filter(|_| self.never_sent_calls().next().is_some());
         let first = |set: &BTreeSet<(Instant, u64)>| set.first().map(|(at, _)| *at);
         [first(&self.deadlines), first(&self.retries), refuse_at].into_iter().flatten().min()
     }
 
     fn refuse_at(&self) -> Option<Instant> {
-        self.away.as_ref().map(|(since, _)| *since + self.unavailable_after)
+        self.disconnected_since.as_ref().map(|(since, _)| *since + self.unavailable_after)
     }
 
     /// Gives up calls that were never sent once the server has been unreachable for `unavailable_after`: waiting longer
@@ -195,20 +195,20 @@ impl<R> Outbox<R> {
         if self.refuse_at().is_none_or(|at| at > now) {
             return;
         }
-        for id in self.untried().collect::<Vec<_>>() {
-            self.give_up(id, "the server is away", done);
+        for id in self.never_sent_calls().collect::<Vec<_>>() {
+            self.give_up(id, "the server cannot be reached", done);
         }
     }
 
     /// Calls to send that were never sent before.
-    fn untried(&self) -> impl Iterator<Item = u64> {
-        let untried = |id: &u64| self.calls.get(id).is_some_and(|call| !call.tried);
-        self.unsent.iter().copied().filter(untried)
+    fn never_sent_calls(&self) -> impl Iterator<Item = u64> {
+        let was_never_sent = |id: &u64| self.calls.get(id).is_some_and(|call| !call.tried);
+        self.unsent.iter().copied().filter(was_never_sent)
     }
 
     fn give_up(&mut self, id: u64, why: &str, done: &mut Vec<Done<R>>) {
         let Some(call) = self.calls.get(&id) else { return };
-        let cause = match &self.away {
+        let cause = match &self.disconnected_since {
             Some((_, cause)) => format!("{why}: {cause}"),
             None => why.to_owned(),
         };

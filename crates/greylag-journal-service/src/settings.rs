@@ -165,7 +165,7 @@ mod tests {
 
     /// persistence §9: an invalid setting is refused by name.
     #[test]
-    fn settings_that_cannot_be_meant_are_named() {
+    fn invalid_settings_are_named() {
         let (server, client) = (ServerSettings::default, ClientSettings::default);
         for settings in [server(), ServerSettings::test()] {
             assert_eq!(settings.check(), Ok(()));

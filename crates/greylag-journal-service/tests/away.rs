@@ -25,7 +25,7 @@ fn quick() -> BreakerSettings {
 /// Rule persistence §4.4a: while the server is unreachable, the breaker refuses calls at once and by name; a call that
 /// was never sent is certainly not stored, and the refused append can be stored later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_breaker_answers_while_the_server_is_away() {
+async fn the_breaker_answers_while_the_server_is_unreachable() {
     let directory = tempfile::tempdir().unwrap();
     let served = ServedDisk::start(directory.path(), loopback()).await;
     let journal = Arc::new(served.client().await.journal());
@@ -93,7 +93,7 @@ impl Account {
 /// Rule persistence §4.4a: entities wait in recovery until the server is back, those that ran before and those that are
 /// started meanwhile.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn entities_wait_in_recovery_until_the_server_is_back() {
+async fn entities_stay_in_recovery_until_the_server_answers_again() {
     let directory = tempfile::tempdir().unwrap();
     let served = ServedDisk::start(directory.path(), loopback()).await;
     let client = client(served.address).await;

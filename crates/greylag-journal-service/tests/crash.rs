@@ -106,7 +106,7 @@ impl Killed {
 }
 
 /// Append timeouts: the first two are longer than any restart, the last one is shorter.
-const PATIENCE: [Duration; CLIENTS] = [Duration::from_secs(60), Duration::from_secs(60), Duration::from_millis(25)];
+const TIME_LIMIT: [Duration; CLIENTS] = [Duration::from_secs(60), Duration::from_secs(60), Duration::from_millis(25)];
 
 async fn connect(address: SocketAddr, append_timeout: Duration) -> JournalClient {
     let settings = ClientSettings { append_timeout, ..ClientSettings::test() };
@@ -119,7 +119,7 @@ impl CrashFactory for Killed {
         let mut process = self.process.lock().await;
         process.start();
         let address = process.address;
-        let connect_all = || async { join_all(PATIENCE.map(|patience| connect(address, patience))).await };
+        let connect_all = || async { join_all(TIME_LIMIT.map(|time_limit| connect(address, time_limit))).await };
         let clients = self.clients.get_or_init(connect_all).await;
         for client in clients {
             // The client refuses calls until it has connected again.
@@ -200,7 +200,7 @@ async fn write(
 async fn a_killed_server_loses_no_acknowledged_append_and_repeats_none() {
     let mut process = Process::new();
     process.start();
-    let client = connect(process.address, PATIENCE[0]).await;
+    let client = connect(process.address, TIME_LIMIT[0]).await;
     let (done, stop) = (watch::Sender::new(0), Arc::new(AtomicBool::new(false)));
     let mut progress = done.subscribe();
     let writers: Vec<_> =
@@ -265,7 +265,7 @@ fn guarded(client: &JournalClient) -> Stores {
 }
 
 /// Asks once, which must fail in the outage, then five times more, in order.
-async fn meet_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
+async fn ask_through_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
     assert!(sum.ask(Add).await.is_err(), "the server is away");
     tokio::spawn(async move {
         let answers = join_all((0..5).map(|_| sum.ask(Add))).await;
@@ -277,7 +277,7 @@ async fn meet_outage(sum: EntityHandle<Add>) -> JoinHandle<Vec<u64>> {
 /// for is the client's next try to connect, which comes within a second; the time until all are done depends on what
 /// else the machine does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_114_entities_go_on_as_soon_as_the_server_is_back() {
+async fn scenario_114_entities_continue_as_soon_as_the_server_answers() {
     let mut process = Process::new();
     process.start();
     let settings = ClientSettings { append_timeout: Duration::from_secs(4), ..ClientSettings::default() };
@@ -288,7 +288,7 @@ async fn scenario_114_entities_go_on_as_soon_as_the_server_is_back() {
 
     process.kill();
     // By the time a call is refused, the waits between tries to connect have their greatest length.
-    let (behind, bare) = tokio::join!(meet_outage(behind), meet_outage(bare));
+    let (behind, bare) = tokio::join!(ask_through_outage(behind), ask_through_outage(bare));
     let address = process.address;
     let wait = block_in_place(|| stranger::shortest_wait(address, 3, 3 * SOON)).expect("it is tried again");
     assert!(wait < Duration::from_secs(1), "the client waits for {wait:?} before it tries again");

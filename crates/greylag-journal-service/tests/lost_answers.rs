@@ -72,7 +72,7 @@ async fn scenario_64_a_state_write_is_repeated() {
 /// persistence §4.1 J10: an append whose answer is lost is repeated and answers Ok, with one copy, even
 /// if another writer has claimed in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_append_is_repeated() {
+async fn an_unanswered_append_is_retried() {
     let served = ServedMemory::start(OffsetKind::Ordinal).await;
     let cable = Cable::to(served.server.local_address()).await;
     let journal = client(cable.address).await.journal();
@@ -94,7 +94,7 @@ async fn an_append_is_repeated() {
 /// persistence §5: a claim of slices whose answer is lost is repeated, and its owner is not fenced by
 /// itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_of_slices_is_repeated() {
+async fn an_unanswered_claim_of_slices_is_retried() {
     let served = ServedMemory::start(OffsetKind::Ordinal).await;
     let cable = Cable::to(served.server.local_address()).await;
     let offsets = client(cable.address).await.offsets().unwrap();

@@ -116,7 +116,7 @@ async fn pages_of_large_events_are_cut() {
 
 /// A list longer than one answer is read in parts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn long_lists_of_ids_come_whole() {
+async fn long_lists_of_ids_arrive_complete() {
     const IDS: u32 = 5000;
     let served = ServedMemory::start(OffsetKind::Ordinal).await;
     for number in 0..IDS {

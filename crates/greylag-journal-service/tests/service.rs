@@ -104,7 +104,7 @@ async fn a_closed_client_finishes_what_it_began() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_there_is_an_error_that_says_so() {
+async fn connecting_without_a_server_is_an_error_that_says_so() {
     let free = std::net::TcpListener::bind(loopback()).unwrap().local_addr().unwrap();
     let settings = ClientSettings { connect_timeout: std::time::Duration::from_millis(50), ..ClientSettings::test() };
     let refused = JournalClient::connect(&free.to_string(), settings.clone()).await.unwrap_err();
@@ -114,7 +114,7 @@ async fn nobody_there_is_an_error_that_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_journal_can_be_served() {
+async fn every_journal_can_be_served() {
     let journal = std::sync::Arc::new(InMemoryJournal::default());
     let snapshots = std::sync::Arc::new(greylag_persistence::InMemorySnapshots::default());
     let stores = greylag_persistence::Stores::new(journal, snapshots);

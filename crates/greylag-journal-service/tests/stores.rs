@@ -24,7 +24,7 @@ fn value(bytes: usize) -> EncodedValue {
 
 /// A list shorter than asked for would mean that no more changes exist, so the client joins the pages.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_of_large_changes_comes_whole() {
+async fn a_list_of_large_changes_arrives_complete() {
     let served = ServedMemory::start(OffsetKind::Ordinal).await;
     let states = served.client().await.states().unwrap();
     for number in 0..40 {
@@ -39,7 +39,7 @@ async fn a_list_of_large_changes_comes_whole() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_many_ids_have_processed_comes_whole() {
+async fn offsets_of_many_ids_arrive_complete() {
     const IDS: u32 = 30_000;
     let served = ServedMemory::start(OffsetKind::Timestamp).await;
     let owned = served.offsets.claim("carts", 0..=1023).await.unwrap();
@@ -55,7 +55,7 @@ async fn what_many_ids_have_processed_comes_whole() {
 
 /// A value too large for the service is refused for good, by name, and the session goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_too_large_is_refused_by_name() {
+async fn oversized_values_are_refused_by_name() {
     let served = ServedMemory::start(OffsetKind::Ordinal).await;
     let client = served.client().await;
     let (journal, states) = (client.journal(), client.states().unwrap());
@@ -75,7 +75,7 @@ async fn what_is_too_large_is_refused_by_name() {
 
 /// A new server that does not serve some of the former stores refuses calls to these, and no others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_served_no_more_is_unavailable() {
+async fn a_store_no_longer_served_is_unavailable() {
     let served = ServedMemory::start(OffsetKind::Ordinal).await;
     let address = served.server.local_address();
     let client = client(address).await;

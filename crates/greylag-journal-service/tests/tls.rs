@@ -102,7 +102,7 @@ async fn names_are_compared_as_the_settings_say() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_in_plain_text_is_not_taken_for_another() {
+async fn a_server_in_plain_text_is_named_as_such() {
     let authority = Authority::new();
     let server = JournalServer::bind(loopback(), Stores::in_memory(), ServerSettings::test()).await.unwrap();
     let cause = distrust(connect(&server, Tls::Files(files(&authority.sign("client", &[HOST])))).await);
@@ -135,7 +135,7 @@ async fn certificates_are_replaced_while_both_run() {
 
 /// Rule cluster T40: an address that others can reach needs TLS, or a setting that says plain text.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_address_that_others_reach_needs_a_word_on_encryption() {
+async fn a_non_loopback_address_needs_a_choice_of_encryption() {
     let everywhere = "0.0.0.0:0".parse().unwrap();
     let refused = JournalServer::bind(everywhere, Stores::in_memory(), ServerSettings::test()).await.unwrap_err();
     assert!(matches!(refused, BindError::PlainText { .. }), "{refused}");
@@ -151,7 +151,7 @@ async fn an_address_that_others_reach_needs_a_word_on_encryption() {
 
 /// persistence §9: an invalid setting is refused at start, by name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn settings_that_cannot_be_meant_are_refused_at_start() {
+async fn invalid_settings_are_refused_at_start() {
     let settings = ServerSettings { max_in_flight: 0, ..ServerSettings::test() };
     let refused = JournalServer::bind(loopback(), Stores::in_memory(), settings).await.unwrap_err();
     assert!(refused.to_string().contains("ServerSettings::max_in_flight "), "{refused}");

@@ -8,17 +8,17 @@ use greylag_cluster::{Clock, Lease, LeaseError, LeaseSettings, OnLost};
 use tokio::task::AbortHandle;
 
 use crate::PostgresLeaseError;
-use crate::link::{Link, Session, Use};
+use crate::link::{ConnectionUse, Link, Session};
 
 /// Wait after a failed renewal, unless the heartbeat interval is shorter.
-const RETRY: Duration = Duration::from_secs(1);
+const RENEWAL_RETRY: Duration = Duration::from_secs(1);
 
 /// A lease in PostgreSQL.
 pub(crate) struct PostgresLease {
     shared: Arc<Shared>,
     /// Makes requests of one lease run one after another, even if the task that asked is gone: a release must never
     /// overtake an acquire whose outcome no task waited for.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    request_order: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct Shared {
@@ -41,7 +41,7 @@ struct Held {
     until: Instant,
     on_lost: OnLost,
     heartbeats: AbortHandle,
-    _keeps_the_connection: Use,
+    _connection: ConnectionUse,
 }
 
 impl Drop for Held {
@@ -61,7 +61,7 @@ impl PostgresLease {
         let token = rand::random();
         let (name, owner) = (name.to_owned(), owner.to_owned());
         let shared = Shared { link, name, owner, token, settings, clock, held: Mutex::new(None) };
-        Self { shared: Arc::new(shared), turn: Arc::default() }
+        Self { shared: Arc::new(shared), request_order: Arc::default() }
     }
 }
 
@@ -86,7 +86,7 @@ impl Shared {
     where
         F: Future<Output = Result<T, tokio_postgres::Error>>,
     {
-        let link = self.link.in_use();
+        let link = self.link.acquire_use();
         let limit = self.settings.operation_timeout;
         let end = tokio::time::Instant::now() + limit;
         let silent = |_| PostgresLeaseError::Silent { place: link.place(), after: limit };
@@ -106,7 +106,7 @@ impl Shared {
         }
     }
 
-    async fn ask(self: &Arc<Self>) -> Result<bool, PostgresLeaseError> {
+    async fn acquire_row(self: &Arc<Self>) -> Result<bool, PostgresLeaseError> {
         let row = self
             .request(|session| async move {
                 let (name, owner) = (&self.name, &self.owner);
@@ -116,7 +116,7 @@ impl Shared {
         Ok(row.is_some())
     }
 
-    async fn give_up(self: &Arc<Self>) -> Result<bool, PostgresLeaseError> {
+    async fn release_row(self: &Arc<Self>) -> Result<bool, PostgresLeaseError> {
         let row = self
             .request(
                 |session| async move { session.client.query_one(&session.release, &[&self.name, &self.token]).await },
@@ -136,7 +136,7 @@ impl Shared {
             Ok(None) => Renewal::Gone,
             Err(error) => {
                 let cause: &dyn std::error::Error = &error;
-                tracing::warn!(lease = self.name, error = %error, source = ?cause.source(), "a lease was not renewed");
+                tracing::warn!(lease = self.name, error = %error, source = ?cause.source(), "renewing a lease failed; retrying until it ends");
                 Renewal::Unknown
             }
         }
@@ -170,7 +170,7 @@ impl Shared {
                     let error = LeaseError::TakenAway { name: self.name.clone(), owner: self.owner.clone() };
                     return self.lose(grant, error);
                 }
-                Renewal::Unknown => pause = RETRY.min(self.settings.heartbeat_interval),
+                Renewal::Unknown => pause = RENEWAL_RETRY.min(self.settings.heartbeat_interval),
             }
         }
     }
@@ -188,11 +188,11 @@ impl Shared {
     }
 }
 
-fn store(name: &str, operation: &'static str, error: PostgresLeaseError) -> LeaseError {
+fn store_error(name: &str, operation: &'static str, error: PostgresLeaseError) -> LeaseError {
     LeaseError::Store { name: name.to_owned(), operation, cause: Arc::new(error) }
 }
 
-fn ended(name: &str, operation: &'static str) -> LeaseError {
+fn task_panicked(name: &str, operation: &'static str) -> LeaseError {
     LeaseError::Panicked { name: name.to_owned(), operation }
 }
 
@@ -208,16 +208,16 @@ impl Lease for PostgresLease {
 
     async fn acquire(&self, on_lost: OnLost) -> Result<bool, LeaseError> {
         let name = &self.shared.name;
-        let turn = self.turn.clone().lock_owned().await;
-        let keep = self.shared.link.in_use();
+        let order = self.request_order.clone().lock_owned().await;
+        let connection = self.shared.link.acquire_use();
         let shared = self.shared.clone();
         let sent_at = self.shared.clock.now();
         let asked = tokio::spawn(async move {
-            let _turn = turn;
-            shared.ask().await
+            let _order = order;
+            shared.acquire_row().await
         });
         let granted =
-            asked.await.map_err(|_| ended(name, "acquire"))?.map_err(|error| store(name, "acquire", error))?;
+            asked.await.map_err(|_| task_panicked(name, "acquire"))?.map_err(|error| store_error(name, "acquire", error))?;
         // No await follows, so a future dropped before this point has changed nothing.
         let mut held = self.shared.held();
         if !granted {
@@ -232,7 +232,7 @@ impl Lease for PostgresLease {
             None => {
                 let grant = rand::random();
                 let heartbeats = tokio::spawn(self.shared.clone().heartbeats(grant)).abort_handle();
-                *held = Some(Held { grant, until, on_lost, heartbeats, _keeps_the_connection: keep });
+                *held = Some(Held { grant, until, on_lost, heartbeats, _connection: connection });
             }
         }
         Ok(true)
@@ -240,18 +240,18 @@ impl Lease for PostgresLease {
 
     async fn release(&self) -> Result<bool, LeaseError> {
         let name = &self.shared.name;
-        let turn = self.turn.clone().lock_owned().await;
+        let order = self.request_order.clone().lock_owned().await;
         // First of all the lease is given up here, so that `check` does not call it held, whatever happens to the
         // request.
-        let keep = self.shared.link.in_use();
+        let connection = self.shared.link.acquire_use();
         drop(self.shared.held().take());
         let shared = self.shared.clone();
         let asked = tokio::spawn(async move {
-            let _turn = turn;
-            let _keeps_the_connection = keep;
-            shared.give_up().await
+            let _order = order;
+            let _connection = connection;
+            shared.release_row().await
         });
-        asked.await.map_err(|_| ended(name, "release"))?.map_err(|error| store(name, "release", error))
+        asked.await.map_err(|_| task_panicked(name, "release"))?.map_err(|error| store_error(name, "release", error))
     }
 
     fn check(&self) -> bool {

@@ -118,7 +118,8 @@ impl PostgresLeases {
             let place = database.place();
             tracing::warn!(
                 place,
-                "any server that answers there is taken for the lease database; use sslmode=verify-full"
+                "the certificate of the lease database is not verified, so any server that answers there is trusted; use \
+                 sslmode=verify-full"
             );
         }
         Self { link: Arc::new(Link::new(database)), clock: Clock::system() }
@@ -136,7 +137,7 @@ impl LeaseProvider for PostgresLeases {
     fn lease(&self, name: &str, owner: &str, settings: &LeaseSettings) -> Result<Arc<dyn Lease>, LeaseError> {
         let unusable = |why: String| LeaseError::Unusable { name: name.to_owned(), why };
         if name.contains('\0') || owner.contains('\0') {
-            return Err(unusable("PostgreSQL stores no text with a zero byte".to_owned()));
+            return Err(unusable("the name has a zero byte, which PostgreSQL does not store in texts".to_owned()));
         }
         if let Err(problems) = settings.validate() {
             let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();

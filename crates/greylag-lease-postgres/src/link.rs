@@ -1,5 +1,5 @@
-//! The one connection of a node to the lease database: made when needed, dropped when no lease is held, and made anew
-//! when it broke or did not answer in time.
+//! The one connection of a node to the lease database: made when needed, dropped when no lease is held, and replaced when
+//! it broke or did not answer in time.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -61,9 +61,9 @@ pub(crate) struct Link {
 }
 
 /// Keeps the connection open while this lives.
-pub(crate) struct Use(Arc<Link>);
+pub(crate) struct ConnectionUse(Arc<Link>);
 
-impl Deref for Use {
+impl Deref for ConnectionUse {
     type Target = Link;
 
     fn deref(&self) -> &Link {
@@ -71,7 +71,7 @@ impl Deref for Use {
     }
 }
 
-impl Drop for Use {
+impl Drop for ConnectionUse {
     fn drop(&mut self) {
         if self.0.uses.fetch_sub(1, Ordering::AcqRel) == 1 {
             drop(self.0.take_session());
@@ -90,20 +90,20 @@ impl Link {
         self.database.place()
     }
 
-    pub(crate) fn in_use(self: &Arc<Self>) -> Use {
+    pub(crate) fn acquire_use(self: &Arc<Self>) -> ConnectionUse {
         self.uses.fetch_add(1, Ordering::AcqRel);
-        Use(self.clone())
+        ConnectionUse(self.clone())
     }
 
     /// Connects, to check that the database can be used.
     pub(crate) async fn probe(self: &Arc<Self>) -> Result<(), PostgresLeaseError> {
-        let link = self.in_use();
+        let link = self.acquire_use();
         let silent = || PostgresLeaseError::Silent { place: self.place(), after: PROBE_TIMEOUT };
         tokio::time::timeout(PROBE_TIMEOUT, link.session(PROBE_TIMEOUT)).await.map_err(|_| silent())??;
         Ok(())
     }
 
-    fn present(&self) -> Option<Arc<Session>> {
+    fn open_session(&self) -> Option<Arc<Session>> {
         let session = self.session.lock().unwrap_or_else(PoisonError::into_inner).clone();
         session.filter(|session| !session.client.is_closed())
     }
@@ -121,11 +121,11 @@ impl Link {
     /// The connection; a new one if there is none. No statement runs longer than `limit` on the server, so that a
     /// statement given up by the client is not done much later.
     pub(crate) async fn session(&self, limit: Duration) -> Result<Arc<Session>, PostgresLeaseError> {
-        if let Some(session) = self.present() {
+        if let Some(session) = self.open_session() {
             return Ok(session);
         }
-        let _first = self.connecting.lock().await;
-        if let Some(session) = self.present() {
+        let _connecting = self.connecting.lock().await;
+        if let Some(session) = self.open_session() {
             return Ok(session);
         }
         let not_connected = |error| PostgresLeaseError::not_connected(&self.place(), error);

@@ -106,7 +106,7 @@ impl LeaseBench for Bench {
 /// cluster 81: a lease expires by a clock that runs on while the holder's machine is suspended, though the timers of
 /// the holder's runtime have not moved.
 #[test]
-fn scenario_81_a_suspended_holder_knows_on_waking_that_its_lease_is_over() {
+fn scenario_81_a_resumed_holder_knows_that_its_lease_has_ended() {
     with_server(async |server| {
         let clock = Clock::for_test();
         let leases = PostgresLeases::connect(&server.config()).await.unwrap().clock(clock.clone());
@@ -203,7 +203,7 @@ fn a_held_lease_survives_a_restart_of_the_server() {
 }
 
 #[test]
-fn the_version_grows_with_every_change_of_hands_and_only_then() {
+fn the_version_grows_with_every_change_of_owner_and_only_then() {
     with_server(async |server| {
         let leases = connect(&server).await;
         let version = || server.psql("select version from greylag_lease where name = 'x'").unwrap().trim().to_owned();
@@ -228,7 +228,7 @@ fn the_version_grows_with_every_change_of_hands_and_only_then() {
 }
 
 #[test]
-fn a_late_renewal_brings_back_nothing_that_was_given_up() {
+fn a_late_renewal_does_not_revive_a_released_lease() {
     with_server(async |server| {
         let leases = connect(&server).await;
         let lease = leases.lease("x", "a:1", &settings()).unwrap();
@@ -242,7 +242,7 @@ fn a_late_renewal_brings_back_nothing_that_was_given_up() {
 }
 
 #[test]
-fn what_is_wrong_with_the_database_is_said_with_what_to_do() {
+fn errors_of_the_database_say_what_to_do() {
     with_server(async |server| {
         let port = server.port();
         let failed = async |config: String| PostgresLeases::connect(&config).await.unwrap_err();
@@ -283,7 +283,7 @@ fn what_is_wrong_with_the_database_is_said_with_what_to_do() {
 }
 
 #[test]
-fn a_full_disk_and_a_standby_are_named_and_a_lease_outlives_a_short_one() {
+fn a_full_disk_and_a_standby_are_named_and_a_lease_survives_a_short_outage() {
     with_server(async |server| {
         let leases = connect(&server).await;
         let (a, b) = (leases.lease("x", "a:1", &settings()).unwrap(), leases.lease("y", "b:1", &settings()).unwrap());

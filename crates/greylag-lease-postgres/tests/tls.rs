@@ -47,7 +47,7 @@ async fn holds_encrypted(server: &Postgres, leases: &PostgresLeases) -> bool {
 /// Cluster S16 over a network: with `verify-full` nothing is sent to a server unless the authority has signed its
 /// certificate for this very host.
 #[test]
-fn verify_full_believes_the_authority_and_the_host() {
+fn verify_full_checks_the_authority_and_the_host() {
     let (authority, foreign) = (Authority::new(), Authority::new());
     let root = authority.sign("root", &["a"]).ca.display().to_string();
     let foreign_root = foreign.sign("root", &["a"]).ca.display().to_string();
@@ -107,7 +107,7 @@ fn a_server_may_ask_for_a_certificate() {
 }
 
 #[test]
-fn what_cannot_be_used_is_named_at_start() {
+fn unusable_options_are_named_at_start() {
     let authority = Authority::new();
     let files = authority.sign("node", &["a"]);
     let missing = authority.file("missing", "ca").display().to_string();

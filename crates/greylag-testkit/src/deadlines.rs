@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadline_that_lies_later_or_is_not_there_passes() {
+    fn a_later_or_missing_deadline_passes() {
         let now = Instant::now();
         assert_moved("machine", now, None);
         assert_moved("machine", now, Some(now + Duration::from_nanos(1)));
@@ -68,13 +68,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the next deadline of the machine must lie later, and it was due 0ns ago")]
-    fn a_deadline_that_stands_still_is_named() {
+    fn a_deadline_that_does_not_move_is_reported() {
         let now = Instant::now();
         assert_moved("machine", now, Some(now));
     }
 
     #[test]
-    fn steps_may_follow_at_once_as_long_as_they_come_to_an_end() {
+    fn a_bounded_number_of_steps_at_one_time_passes() {
         let (now, mut steps) = (Instant::now(), Steps::default());
         for _ in 0..3 {
             (1..MOST_STEPS).for_each(|_| steps.assert_end("machine", now, Some(now)));
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the machine ticks without end")]
-    fn steps_without_end_are_named() {
+    fn endless_steps_are_reported() {
         let (now, mut steps) = (Instant::now(), Steps::default());
         (0..MOST_STEPS).for_each(|_| steps.assert_end("machine", now, Some(now)));
     }

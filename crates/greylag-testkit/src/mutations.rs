@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// Byte values around which lengths, tags and signs change.
-const TELLING: [u8; 10] = [0x00, 0x01, 0x08, 0x0a, 0x12, 0x1a, 0x7f, 0x80, 0xfe, 0xff];
+const CRITICAL_BYTES: [u8; 10] = [0x00, 0x01, 0x08, 0x0a, 0x12, 0x1a, 0x7f, 0x80, 0xfe, 0xff];
 
 /// Calls `check` with every example, and with `runs` damaged ones. A check that fails panics, and should put the input
 /// into its message.
@@ -33,7 +33,7 @@ fn damage(bytes: &mut Vec<u8>, examples: &[Vec<u8>], rng: &mut ChaCha8Rng) {
     let end = rng.random_range(at..=len);
     match rng.random_range(0..7) {
         0 if at < len => bytes[at] ^= 1 << rng.random_range(0..8),
-        1 if at < len => bytes[at] = TELLING[rng.random_range(0..TELLING.len())],
+        1 if at < len => bytes[at] = CRITICAL_BYTES[rng.random_range(0..CRITICAL_BYTES.len())],
         2 => bytes.truncate(at),
         3 => drop(bytes.drain(at..end)),
         4 => {
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_damages_alike_and_another_one_otherwise() {
+    fn damage_depends_on_the_seed_only() {
         let run = |seed| {
             let mut seen = Vec::new();
             damaged(&[b"abcdef".to_vec(), vec![0; 40]], 50, seed, |bytes| seen.push(bytes.to_vec()));

@@ -361,14 +361,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_keeps_its_order_unless_told_otherwise() {
+    fn a_lane_keeps_its_order_unless_reordering_is_set() {
         let link = Link { delay: (MS, 50 * MS), loss: 0.0, duplication: 0.0, reorder: false };
         assert!(run(1, link.clone(), 200).0.is_sorted());
         assert!(!run(1, Link { reorder: true, ..link }, 200).0.is_sorted());
     }
 
     #[test]
-    fn cuts_are_one_way_and_take_what_is_under_way() {
+    fn a_cut_is_one_way_and_drops_messages_in_flight() {
         let mut net = Network::new(0, Link::reliable(MS));
         let (a, b) = (net.add_node(), net.add_node());
         net.send(a, b, 0, 1);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paused_node_finds_everything_when_it_wakes_and_a_crashed_one_nothing() {
+    fn a_paused_node_receives_its_messages_on_resume_and_a_crashed_one_none() {
         let mut net = Network::new(0, Link::reliable(MS));
         let (a, b, c) = (net.add_node(), net.add_node(), net.add_node());
         net.pause(b, 10 * MS);

@@ -29,7 +29,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const PLACE: &str = "GREYLAG_SMALL_DISK";
+const PATH_VARIABLE: &str = "GREYLAG_SMALL_DISK";
 const DONE: &str = "small disk: done";
 
 /// The disk that the parent mounted for this child.
@@ -39,7 +39,7 @@ pub struct SmallDisk(PathBuf);
 impl SmallDisk {
     /// The disk, in the child; `None` if the test runs otherwise.
     pub fn mounted() -> Option<Self> {
-        env::var_os(PLACE).map(|place| Self(place.into()))
+        env::var_os(PATH_VARIABLE).map(|place| Self(place.into()))
     }
 
     /// The mount point. Every user may write there.
@@ -68,7 +68,7 @@ impl SmallDisk {
 
 fn say(line: &str) {
     // Printed uncaptured by the test harness, on a line of its own.
-    let _nobody_listens = writeln!(io::stdout(), "\n{line}");
+    let _closed = writeln!(io::stdout(), "\n{line}");
 }
 
 /// Runs the test named `child` of this binary on a disk of `mebibytes` MiB, and waits for its end. On a system without
@@ -84,17 +84,17 @@ pub fn run(child: &str, mebibytes: u32) {
     };
     let flags = [&["-m"][..], &["-r", "-m"]].into_iter().find(|flags| can(flags));
     let Some(flags) = flags else {
-        say("SKIPPED: a test needs a small file system, and no mount namespace of its own is to be had here");
+        say("SKIPPED: a test needs a small file system, and this system gives no mount namespace");
         return;
     };
-    let script = format!("mount -t tmpfs -o size={mebibytes}m,mode=1777 none \"${PLACE}\" && exec \"$0\" \"$@\"");
+    let script = format!("mount -t tmpfs -o size={mebibytes}m,mode=1777 none \"${PATH_VARIABLE}\" && exec \"$0\" \"$@\"");
     let mut command = Command::new("unshare");
     command.args(flags).args(["sh", "-c", &script]).arg(env::current_exe().expect("this binary has a path"));
-    command.args(["--exact", child, "--nocapture", "--test-threads=1"]).env(PLACE, place.path());
-    let output = command.output().expect("it ran a moment ago");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let complained = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains(DONE), "{child} on a small disk:\n{said}\n{complained}");
+    command.args(["--exact", child, "--nocapture", "--test-threads=1"]).env(PATH_VARIABLE, place.path());
+    let output = command.output().expect("unshare ran a moment ago");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stdout.contains(DONE), "{child} on a small disk:\n{stdout}\n{stderr}");
 }
 
 #[cfg(test)]
@@ -115,13 +115,13 @@ mod tests {
     }
 
     #[test]
-    fn it_is_full_when_it_was_filled_and_not_before() {
+    fn the_disk_is_full_after_the_fill_only() {
         run("small_disk::tests::child_on_a_small_disk", 8);
     }
 
     #[test]
     #[should_panic(expected = "on a small disk")]
-    fn a_child_that_does_not_run_is_missed() {
+    fn a_child_test_that_does_not_run_is_reported() {
         run("small_disk::tests::no_such_child", 8);
     }
 }

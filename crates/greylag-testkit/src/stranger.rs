@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 const ONE_TRY: Duration = Duration::from_millis(20);
 
 /// The shortest of `count` waits between the tries of a client to connect to `address`, where no server may listen.
-/// `None` if there are fewer within `patience`. Blocks its thread.
+/// `None` if there are fewer within `time_limit`. Blocks its thread.
 ///
 /// # Panics
 /// If the address cannot be bound.
-pub fn shortest_wait(address: SocketAddr, count: usize, patience: Duration) -> Option<Duration> {
-    let listener = TcpListener::bind(address).expect("no server is there");
-    listener.set_nonblocking(true).expect("a listener can be asked");
+pub fn shortest_wait(address: SocketAddr, count: usize, time_limit: Duration) -> Option<Duration> {
+    let listener = TcpListener::bind(address).expect("no server listens at the address");
+    listener.set_nonblocking(true).expect("a listener can be made non-blocking");
     let (begun, mut last, mut waits) = (Instant::now(), None::<Instant>, Vec::new());
     while waits.len() < count {
         match listener.accept() {
@@ -28,9 +28,9 @@ pub fn shortest_wait(address: SocketAddr, count: usize, patience: Duration) -> O
                 waits.extend(wait.filter(|wait| *wait > ONE_TRY));
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(1)),
-            Err(error) => panic!("the stranger takes no connections: {error}"),
+            Err(error) => panic!("accepting a connection failed: {error}"),
         }
-        if begun.elapsed() > patience {
+        if begun.elapsed() > time_limit {
             return None;
         }
     }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_connections_of_one_try_are_no_wait() {
+    fn connections_of_one_try_do_not_count_as_a_wait() {
         let address = crate::port::unused();
         let client = std::thread::spawn(move || {
             let mut has_met = false;

@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_shows_what_went_and_what_came() {
+    fn a_difference_shows_removed_and_added_lines() {
         let text = difference("a\nb\nc\nd\n", "a\nb\nx\nd\n");
         assert_eq!(text, "     1   a\n     2   b\n     3 - c\n       + x\n");
     }

@@ -170,7 +170,7 @@ fn apply(keys: &[Key], draft: &mut Draft, entry: &Entry) -> Result<(), String> {
     }
     if let Some(role) = role_of_minimum(&entry.key) {
         let least = <usize as given::Value>::read(&entry.given);
-        let least = least.map_err(|_| format!("{} is not as expected: whole number", entry.given.shown()))?;
+        let least = least.map_err(|_| format!("{} is not valid; expected: whole number", entry.given.shown()))?;
         draft.settings.cluster.role_min_number_of_members.insert(role.to_owned(), least);
         return Ok(());
     }

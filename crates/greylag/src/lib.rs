@@ -67,46 +67,36 @@
 //! - Replicated data ([`Node::replicated`]): `examples/cart`, `examples/voting` and, without a cluster,
 //!   `examples/replicator`.
 
-mod builder;
+#[cfg(all(feature = "management", any(feature = "sharding", feature = "delivery")))]
+mod admin;
 pub mod config;
-#[cfg(all(feature = "delivery", feature = "management"))]
-mod deliveries;
 mod error;
 #[cfg(doctest)]
 mod guide;
-#[cfg(feature = "persistence")]
-mod journals;
-mod leases;
 mod node;
 pub mod prelude;
-#[cfg(feature = "ddata")]
-mod replicated;
 mod settings;
-#[cfg(all(feature = "sharding", feature = "management"))]
-mod shards;
-mod singleton;
-mod start_error;
 
-pub use builder::NodeBuilder;
 pub use config::{Config, ConfigProblems};
 pub use error::{Error, Result};
-#[cfg(feature = "journal-postgres")]
-pub use journals::PostgresJournalPlace;
-#[cfg(feature = "journal-service")]
-pub use journals::ServiceJournalPlace;
-#[cfg(feature = "journal-sled")]
-pub use journals::SledJournalPlace;
-#[cfg(feature = "persistence")]
-pub use journals::{JournalError, JournalKind, JournalSettings, NodeJournal};
-pub use leases::{LeaseStoreSettings, PostgresLeaseSettings, Secret};
-pub use node::{EndedOtherwise, Node};
 #[cfg(feature = "ddata")]
-pub use replicated::ReplicatedError;
+pub use node::ReplicatedError;
+pub use node::{EndedOtherwise, Node, NodeBuilder, SingletonInstance, StartError, StartSingleton};
+#[cfg(feature = "persistence")]
+pub use node::{JournalError, NodeJournal};
 #[cfg(feature = "ddata")]
 pub use settings::DdataPlace;
-pub use settings::{DiscoveryMethod, DiscoverySettings, NodeSettings};
-pub use singleton::{SingletonInstance, StartSingleton};
-pub use start_error::StartError;
+#[cfg(feature = "journal-postgres")]
+pub use settings::PostgresJournalPlace;
+#[cfg(feature = "journal-service")]
+pub use settings::ServiceJournalPlace;
+#[cfg(feature = "journal-sled")]
+pub use settings::SledJournalPlace;
+pub use settings::{
+    DiscoveryMethod, DiscoverySettings, LeaseStoreSettings, NodeSettings, PostgresLeaseSettings, Secret,
+};
+#[cfg(feature = "persistence")]
+pub use settings::{JournalKind, JournalSettings};
 
 pub use greylag_cluster as cluster;
 pub use greylag_codec as codec;

@@ -1,9 +1,24 @@
 //! The settings of a node: one section per layer.
 
+#[cfg(feature = "persistence")]
+mod journal;
+mod leases;
+
 use greylag_cluster::{BootstrapSettings, ClusterSettings, SingletonSettings};
 use greylag_transport::TransportSettings;
 
-use crate::leases::LeaseStoreSettings;
+#[cfg(feature = "journal-postgres")]
+pub use journal::PostgresJournalPlace;
+#[cfg(feature = "journal-service")]
+pub use journal::ServiceJournalPlace;
+#[cfg(feature = "journal-sled")]
+pub use journal::SledJournalPlace;
+#[cfg(feature = "persistence")]
+pub use journal::{JournalKind, JournalSettings};
+#[cfg(feature = "persistence")]
+pub(crate) use journal::{refused, refused_by, refused_of_projection};
+pub use leases::{LeaseStoreSettings, PostgresLeaseSettings, Secret};
+pub(crate) use leases::{MakeLeases, POSTGRES, STORE_KEY};
 
 /// Every setting of a node. Documents of the specification write the keys without their section.
 ///
@@ -35,7 +50,7 @@ pub struct NodeSettings {
     pub persistence: greylag_persistence::EventSourcedSettings,
     /// `persistence.journal` and the sections of journals and breakers: the stores that the node opens by itself.
     #[cfg(feature = "persistence")]
-    pub journal: crate::journals::JournalSettings,
+    pub journal: JournalSettings,
     /// `persistence.projection.*`, for projections that the program starts.
     #[cfg(feature = "persistence")]
     pub projection: greylag_persistence::ProjectionSettings,
@@ -137,7 +152,7 @@ impl NodeSettings {
                 refuse("name", "discovery by DNS needs a name to look up");
             }
             if self.discovery.method == DiscoveryMethod::DnsAddresses && self.discovery.port == 0 {
-                refuse("port", "addresses need a port that all nodes listen on");
+                refuse("port", "discovery of addresses needs the port that all nodes listen on");
             }
         }
         self.problems_of_layers(&mut problems);
@@ -167,12 +182,12 @@ impl NodeSettings {
         #[cfg(feature = "persistence")]
         {
             for checked in [self.persistence.check(), self.durable_state.check()] {
-                let problem = checked.err().map(|error| crate::journals::refused_by(&error));
+                let problem = checked.err().map(|error| refused_by(&error));
                 // A setting that event-sourced entities and those with a durable state share is reported once.
                 problems.extend(problem.filter(|problem| !problems.contains(problem)));
             }
             let projection = self.projection.check(&self.query).err();
-            problems.extend(projection.map(|error| crate::journals::refused_of_projection(&error)));
+            problems.extend(projection.map(|error| refused_of_projection(&error)));
             problems.extend(self.journal.problems());
         }
         #[cfg(feature = "sharding")]

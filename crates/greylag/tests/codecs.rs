@@ -7,7 +7,7 @@ use greylag::core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
 use greylag::prelude::*;
 use serde::{Deserializer, Serializer};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 const IDS: usize = 20;
 
 /// An answer that serde cannot serialize, so that the format of its question cannot encode it.
@@ -74,15 +74,15 @@ impl Entity for Office {
 async fn answers(name: &str, set_up: impl Fn(NodeBuilder) -> NodeBuilder) -> Vec<Result<Seal, AskError>> {
     let builder = || {
         let offices = EntityType::new(OFFICE, |_| Ok(Office)).codec(json("office"));
-        set_up(Node::builder(name).bind("127.0.0.1", 0).start_timeout(PATIENCE)).entity(offices)
+        set_up(Node::builder(name).bind("127.0.0.1", 0).start_timeout(TIME_LIMIT)).entity(offices)
     };
     let first = builder().start().await.expect("a cluster of one");
     // The first node has shards before the second one joins.
-    first.entity_ref(OFFICE, "0").ask(Ask).timeout(PATIENCE).await.expect("nothing is encoded on one node");
+    first.entity_ref(OFFICE, "0").ask(Ask).timeout(TIME_LIMIT).await.expect("nothing is encoded on one node");
     let second = builder().seed_nodes([first.address().to_string()]).start().await.expect("it joins");
     let mut answers = Vec::new();
     for id in 0..IDS {
-        answers.push(second.entity_ref(OFFICE, id.to_string()).ask(Ask).timeout(PATIENCE).await);
+        answers.push(second.entity_ref(OFFICE, id.to_string()).ask(Ask).timeout(TIME_LIMIT).await);
     }
     second.shutdown().await.expect("it leaves in order");
     first.shutdown().await.expect("it leaves in order");

@@ -71,7 +71,7 @@ async fn a_node_opens_the_directory_that_its_file_names_and_closes_it() {
 
 /// A node starts although its database cannot be reached, and waits for it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_starts_while_its_database_is_away() {
+async fn a_node_starts_while_its_database_is_unreachable() {
     let closed = greylag_testkit::port::unused().port();
     let config = file(&format!(
         "journal = \"postgres\"\npg.url = \"postgres://app:secret@127.0.0.1:{closed}/shop\"\npg.call_timeout = \"100ms\""
@@ -116,7 +116,7 @@ async fn changes_of_states_can_be_followed_on_the_journal_of_a_node() {
 
 /// persistence §5: a node has those parts of a served journal that are served, and no others.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_has_of_a_served_journal_what_is_served() {
+async fn a_node_gets_only_the_served_stores_of_a_journal() {
     let states = InMemoryStates::new(Scope::Shared, || Timestamp::from_micros(1));
     let bare = Served::new(Stores::in_memory());
     let full = bare.clone().with_changes(Arc::new(states.queries())).with_offsets(Arc::new(InMemoryOffsets::default()));
@@ -135,7 +135,7 @@ async fn a_node_has_of_a_served_journal_what_is_served() {
 
 /// persistence §4.1, J10: an append that was never sent is certainly not stored, however short the breakers wait.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_never_sent_to_a_database_is_not_stored() {
+async fn an_append_never_sent_to_the_database_is_not_stored() {
     let closed = greylag_testkit::port::unused().port();
     let config = file(&format!(
         "journal = \"postgres\"\npg.url = \"postgres://app@127.0.0.1:{closed}/shop\"\npg.append_timeout = \"300ms\"\n\
@@ -153,7 +153,7 @@ async fn what_was_never_sent_to_a_database_is_not_stored() {
 
 /// A service that does not answer is an error that names the setting.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_service_that_is_not_there_is_named() {
+async fn an_unreachable_service_is_named() {
     let closed = greylag_testkit::port::unused().port();
     let why = refused(&format!(
         "journal = \"service\"\nservice.address = \"127.0.0.1:{closed}\"\nservice.connect_timeout = \"200ms\""
@@ -164,7 +164,7 @@ async fn a_service_that_is_not_there_is_named() {
 
 /// Stores given by the program win over the file.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_stores_of_the_program_go_before_the_file() {
+async fn the_stores_of_the_program_win_over_the_file() {
     let config = file("journal = \"sled\"\nsled.dir = \"/nowhere/journal\"");
     let stores = Stores::in_memory();
     let node = Node::from_config(config).stores(stores).start().await.unwrap();

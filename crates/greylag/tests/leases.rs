@@ -54,7 +54,7 @@ async fn the_store_of_leases_is_found_by_its_name() {
 
 /// A store that the program put into the settings stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_in_the_settings_goes_before_all_names() {
+async fn a_lease_store_in_the_settings_wins_over_named_ones() {
     let leases = greylag::cluster::Leases::new("another", InMemoryLeases::new());
     let node = node("cluster.sbr.lease_majority.lease = \"unknown\"")
         .configure(move |settings| settings.cluster.leases = Some(leases))

@@ -28,7 +28,7 @@ fn up(view: &greylag::cluster::MembershipView) -> usize {
 
 /// cluster S1: the facade turns the resolver on; the cluster crate's default has none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_builder_turns_the_resolver_on_unless_told_otherwise() {
+async fn the_builder_turns_the_resolver_on_by_default() {
     let node = builder().start().await.expect("a cluster of one");
     assert!(matches!(node.cluster().settings().downing, Downing::SplitBrainResolver(_)));
     node.shutdown().await.expect("it leaves in order");
@@ -38,7 +38,7 @@ async fn the_builder_turns_the_resolver_on_unless_told_otherwise() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_node_is_said_before_it_joins_anything() {
+async fn wrong_settings_of_a_node_are_reported_before_it_joins() {
     let seed = builder().seed_nodes(["nowhere"]).start().await.expect_err("no port");
     assert!(matches!(&seed, StartError::Seed(error) if error.to_string().contains("nowhere")), "{seed}");
     let name = Node::builder("").bind("127.0.0.1", 0).start().await.expect_err("no name");
@@ -70,7 +70,7 @@ async fn a_start_that_is_dropped_ends_the_node() {
 
 /// A start with a time limit ends with an error that says what it waited for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_start_that_was_given_a_time_says_what_it_waited_for() {
+async fn a_timed_out_start_names_the_missing_condition() {
     let port = port::unused().port();
     let error = never_up(port).start_timeout(Duration::from_millis(500)).start().await.expect_err("one is not two");
     assert!(matches!(&error, StartError::TimedOut { .. }), "{error}");
@@ -90,7 +90,7 @@ async fn a_start_that_was_given_a_time_says_what_it_waited_for() {
 
 /// A start with an unreachable seed node ends at its limit, with the reason for the seed node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_start_has_an_end_and_says_which_seed_was_what() {
+async fn a_start_times_out_and_names_the_state_of_each_seed() {
     let closed = port::unused();
     let config = Config::new().text("node.toml", "cluster.shutdown_after_unsuccessful_join_seed_nodes = \"2s\"");
     let node = Node::from_config(config).bind("127.0.0.1", 0).seed_nodes([closed.to_string()]);
@@ -127,7 +127,7 @@ async fn the_admin_service_is_off_unless_configured() {
 
 /// The program wins over the environment, the environment over the file, the file over the default.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_program_goes_before_the_environment_and_that_before_the_file() {
+async fn the_program_wins_over_the_environment_and_the_environment_over_the_file() {
     let text = "transport.cluster_name = \"file\"\ncluster.gossip_interval = \"700ms\"\ncluster.roles = [\"file\"]\n\
                 sharding.number_of_shards = 5";
     let config = Config::new()

@@ -9,7 +9,7 @@ use std::time::Duration;
 use greylag::core::DeadLetterReason;
 use greylag::prelude::*;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Nodes that form one cluster; `set_up` sets each up, given its number.
 async fn cluster(count: usize, set_up: impl Fn(usize, NodeBuilder) -> NodeBuilder) -> Vec<Node> {
@@ -17,7 +17,7 @@ async fn cluster(count: usize, set_up: impl Fn(usize, NodeBuilder) -> NodeBuilde
     let name = format!("pages-{}", CLUSTERS.fetch_add(1, Ordering::Relaxed));
     let mut nodes: Vec<Node> = Vec::new();
     for number in 0..count {
-        let mut builder = Node::builder(&name).start_timeout(PATIENCE);
+        let mut builder = Node::builder(&name).start_timeout(TIME_LIMIT);
         // Without seed nodes and address, the first node is a cluster of one on loopback.
         if let Some(first) = nodes.first() {
             builder = builder.bind("127.0.0.1", 0).seed_nodes([first.address().to_string()]);
@@ -91,7 +91,7 @@ mod counter {
                         tokio::task::yield_now().await;
                     }
                 };
-                tokio::time::timeout(PATIENCE, counted).await.expect("each node is counted once");
+                tokio::time::timeout(TIME_LIMIT, counted).await.expect("each node is counted once");
             }
         }
         end(nodes).await;
@@ -111,7 +111,7 @@ mod counter {
     #[expect(clippy::manual_async_fn, reason = "it says that the future is Send")]
     fn handler(node: Node, name: String) -> impl Future<Output = Result<String, bool>> + Send {
         async move {
-            let asked = node.entity_ref(COUNTER, name).ask(Command::Get).timeout(PATIENCE).await;
+            let asked = node.entity_ref(COUNTER, name).ask(Command::Get).timeout(TIME_LIMIT).await;
             asked.map(|count| count.to_string()).map_err(|error| error.is_retryable())
         }
     }
@@ -141,7 +141,7 @@ mod counter {
         end(nodes).await;
 
         let nodes = cluster(1, |_, builder| from_the_web(builder.roles(["web"]))).await;
-        let asked = nodes[0].entity_ref(COUNTER, "geese").ask(Command::Get).timeout(PATIENCE).await;
+        let asked = nodes[0].entity_ref(COUNTER, "geese").ask(Command::Get).timeout(TIME_LIMIT).await;
         let error = asked.expect_err("no node has the role");
         assert_eq!((&error, error.is_retryable()), (&AskError::Dropped(DeadLetterReason::NoHost), true));
         end(nodes).await;
@@ -220,10 +220,10 @@ mod limiter {
         for node in &nodes {
             for id in 0..10 {
                 let limiter = node.entity_ref(LIMITER, format!("{}-{id}", node.address()));
-                let take = |tokens| limiter.ask(move |reply_to| Message::Take { tokens, reply_to }).timeout(PATIENCE);
+                let take = |tokens| limiter.ask(move |reply_to| Message::Take { tokens, reply_to }).timeout(TIME_LIMIT);
                 assert!(take(100).await.expect("it answers"), "full");
                 let again = async { while !take(100).await.expect("it answers") {} };
-                tokio::time::timeout(PATIENCE, again).await.expect("it is filled again, and again");
+                tokio::time::timeout(TIME_LIMIT, again).await.expect("it is filled again, and again");
             }
         }
         end(nodes).await;
@@ -331,7 +331,7 @@ mod shop {
             let node = &nodes[number % nodes.len()];
             let order = node.entity_ref(ORDER, (number % 4).to_string());
             let place = |reply_to| Command::Place { sku: "bolt".to_owned(), reply_to };
-            placed.push(order.ask(place).timeout(PATIENCE).await.expect("it answers"));
+            placed.push(order.ask(place).timeout(TIME_LIMIT).await.expect("it answers"));
         }
         assert_eq!(placed.iter().filter(|placed| placed.is_ok()).count(), 3, "{placed:?}");
         assert_eq!(placed.iter().filter(|placed| **placed == Err("Ok(false)".to_owned())).count(), 9, "{placed:?}");
@@ -339,9 +339,9 @@ mod shop {
         for node in &nodes {
             let order = node.entity_ref(ORDER, "0");
             let where_is = |reply_to| Command::WhereIs { sku: "bolt".to_owned(), reply_to };
-            let bolts = order.ask(where_is).timeout(PATIENCE).await.expect("it answers");
+            let bolts = order.ask(where_is).timeout(TIME_LIMIT).await.expect("it answers");
             assert_eq!((bolts.entity_type(), bolts.id()), ("Stock", "bolt"));
-            let left = bolts.ask(|reply_to| Reserve { reply_to }).timeout(PATIENCE).await;
+            let left = bolts.ask(|reply_to| Reserve { reply_to }).timeout(TIME_LIMIT).await;
             assert_eq!(left, Ok(false));
         }
         end(nodes).await;
@@ -427,7 +427,7 @@ mod payments {
             let id = format!("order-{order}");
             let sent = payments.send(id.as_str(), Pay { cents: 990 }).await.expect("it is stored");
             sent.confirmed().await.expect("it is paid");
-            let paid = node.entity_ref(PAID, id).ask(|reply_to| reply_to).timeout(PATIENCE).await;
+            let paid = node.entity_ref(PAID, id).ask(|reply_to| reply_to).timeout(TIME_LIMIT).await;
             assert_eq!(paid, Ok(990));
         }
         // A node that leaves ends its producers after their last messages are confirmed.
@@ -491,11 +491,11 @@ mod work {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, all_are_there).await.expect("workers of every node are found");
+        tokio::time::timeout(TIME_LIMIT, all_are_there).await.expect("workers of every node are found");
         for number in 0..40 {
             jobs.send(Thumbnail { path: format!("{number}.png") }).await.expect("it is stored");
         }
-        jobs.drain(PATIENCE).await.expect("all of them are done");
+        jobs.drain(TIME_LIMIT).await.expect("all of them are done");
         let rendered = rendered.lock().expect("nothing panics").clone();
         assert_eq!(rendered.len(), 40);
         end(nodes).await;
@@ -557,7 +557,7 @@ mod once_and_everywhere {
         let mut instances = std::collections::BTreeSet::new();
         for (number, biller) in billers.iter().enumerate() {
             biller.tell(Bill::Send { cents: 100 }).expect("it is taken");
-            let (cents, instance) = biller.ask(Bill::Total, PATIENCE).await.expect("it answers");
+            let (cents, instance) = biller.ask(Bill::Total, TIME_LIMIT).await.expect("it answers");
             assert_eq!(cents, 100 * (number as u64 + 1), "what each node sent, and the others before it");
             instances.insert(instance);
         }
@@ -606,7 +606,7 @@ mod once_and_everywhere {
                     tokio::task::yield_now().await;
                 }
             };
-            tokio::time::timeout(PATIENCE, counted).await.expect("no vote is lost, and none is counted twice");
+            tokio::time::timeout(TIME_LIMIT, counted).await.expect("no vote is lost, and none is counted twice");
         }
         end(nodes).await;
     }
@@ -618,9 +618,9 @@ mod once_and_everywhere {
         let [writer, reader] = &nodes[..] else { unreachable!("two were started") };
         let [written, read] = [writer, reader].map(|node| node.replicated::<LwwMap<u64, Vec<u8>>>("pictures"));
         let (written, read) = (written.expect("an entry"), read.expect("an entry"));
-        written.update(|map, cx| map.put(cx, 7, vec![1, 2, 3])).all().timeout(PATIENCE).await.expect("both have it");
+        written.update(|map, cx| map.put(cx, 7, vec![1, 2, 3])).all().timeout(TIME_LIMIT).await.expect("both have it");
         assert_eq!(read.get().await.expect("it is here").get(&7), Some(&vec![1, 2, 3]));
-        written.delete().all().timeout(PATIENCE).await.expect("on both");
+        written.delete().all().timeout(TIME_LIMIT).await.expect("on both");
         let error = read.get().await.unwrap_err();
         assert_eq!(error.to_string(), "\"pictures\" is deleted");
         let error = reader.replicated::<PNCounter>("pictures*").unwrap_err();

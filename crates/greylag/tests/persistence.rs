@@ -37,7 +37,7 @@ const LONG: Duration = Duration::from_secs(30);
 
 /// Settings that behaviours were given by their node.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<(Option<EventSourcedSettings>, Option<DurableStateSettings>)>>);
+struct ReportedSettings(Arc<Mutex<(Option<EventSourcedSettings>, Option<DurableStateSettings>)>>);
 
 type Command = (u64, ReplyTo<u64>);
 
@@ -45,7 +45,7 @@ const COUNTER: EntityKey<Command> = EntityKey::new("counter");
 const CELL: EntityKey<Command> = EntityKey::new("cell");
 
 struct Counter {
-    told: Told,
+    told: ReportedSettings,
 }
 
 impl EventSourced for Counter {
@@ -68,7 +68,7 @@ impl EventSourced for Counter {
 }
 
 struct Cell {
-    told: Told,
+    told: ReportedSettings,
 }
 
 impl DurableState for Cell {
@@ -87,8 +87,8 @@ impl DurableState for Cell {
 
 /// persistence §9: the settings of entities start from those of the node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn entities_start_from_what_the_config_file_of_their_node_says() {
-    let (stores, told) = (Stores::in_memory(), Told::default());
+async fn entities_start_from_the_config_file_of_their_node() {
+    let (stores, told) = (Stores::in_memory(), ReportedSettings::default());
     let node = builder(&stores).start().await.expect("a cluster of one");
     assert_eq!(node.settings().sharding.max_concurrent_recoveries, 3);
     assert_eq!(node.settings().sharding.permit_wait_warn, Duration::from_secs(4));

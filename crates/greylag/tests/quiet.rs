@@ -14,7 +14,7 @@ use greylag::sharding::fingerprint::StateStoreMode;
 use greylag_testkit::port;
 use tokio::task::JoinHandle;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The log of this process. The tests that read it hold the lock in turns.
 static LOG: LazyLock<tokio::sync::Mutex<Log>> = LazyLock::new(|| tokio::sync::Mutex::new(Log::keep()));
@@ -46,7 +46,7 @@ impl Log {
         log
     }
 
-    fn loud(&self) -> Vec<String> {
+    fn warnings(&self) -> Vec<String> {
         let text = self.0.lock().expect("nothing panics").clone();
         String::from_utf8(text).expect("text").lines().map(ToOwned::to_owned).collect()
     }
@@ -90,14 +90,14 @@ async fn work(nodes: &[Node]) {
         for id in 0..30 {
             let region = &regions[(id + round) % regions.len()];
             let ticket = region.entity_ref(id.to_string());
-            let taken = ticket.ask(|reply_to| Take { reply_to }).timeout(PATIENCE).await.expect("it answers");
+            let taken = ticket.ask(|reply_to| Take { reply_to }).timeout(TIME_LIMIT).await.expect("it answers");
             assert_eq!(taken, round as u64);
         }
     }
     let votes = Key::<GCounter>::new("votes").expect("a key");
     for replicator in &replicators {
         let vote = |votes: &mut GCounter, cx: &mut greylag::crdt::UpdateCx<'_>| votes.increment(cx, 1);
-        let level = WriteLevel::Majority { min_cap: None, timeout: PATIENCE };
+        let level = WriteLevel::Majority { min_cap: None, timeout: TIME_LIMIT };
         replicator.update(&votes, level, GCounter::new, vote).await.expect("most hear of it");
     }
 }
@@ -107,13 +107,13 @@ async fn all_up(nodes: &[Node]) {
         let up = node.cluster().wait_for(|view| {
             view.members.iter().filter(|member| member.status == MemberStatus::Up).count() == nodes.len()
         });
-        tokio::time::timeout(PATIENCE, up).await.expect("all are Up").expect("it stays");
+        tokio::time::timeout(TIME_LIMIT, up).await.expect("all are Up").expect("it stays");
     }
 }
 
 /// Three nodes with one list of seeds start at once, work, and stop: one after the other, and all together.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_normal_start_and_a_normal_stop_warn_of_nothing() {
+async fn a_normal_start_and_stop_log_no_warning() {
     let log = LOG.lock().await;
     for together in [false, true] {
         let ports = [port::unused().port(), port::unused().port(), port::unused().port()];
@@ -133,14 +133,14 @@ async fn a_normal_start_and_a_normal_stop_warn_of_nothing() {
             }
         }
         drop(nodes);
-        assert_eq!(log.loud(), Vec::<String>::new(), "together: {together}");
+        assert_eq!(log.warnings(), Vec::<String>::new(), "together: {together}");
     }
 }
 
 const COUNTER: EntityKey<Increment> = EntityKey::new("Counter");
 const PLACED: EntityKey<Take> = EntityKey::new("Placed");
 /// How long dials may fail before a warning.
-const DIAL_PATIENCE: Duration = Duration::from_secs(5);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Shards of each type, and number of entities that are asked.
 const SHARDS: usize = 30;
 
@@ -174,12 +174,12 @@ async fn host(seeds: &[String], mode: StateStoreMode, stores: &Stores) -> Node {
     let placed = EntityType::new(PLACED, |_| Ok(Ticket::default())).codec(json("take"));
     let builder = Node::builder("moving").bind("127.0.0.1", 0).stores(stores.clone());
     let builder = builder.seed_nodes(seeds).configure(move |settings| {
-        settings.transport.handshake_timeout = DIAL_PATIENCE;
+        settings.transport.handshake_timeout = DIAL_TIMEOUT;
         settings.sharding.state_store_mode = mode;
         settings.sharding.number_of_shards = SHARDS as u32;
         settings.sharding.rebalance_interval = Duration::from_millis(500);
         // A machine busy with other tests may delay any handler.
-        settings.sharding.runtime.slow_handler_threshold = PATIENCE;
+        settings.sharding.runtime.slow_handler_threshold = TIME_LIMIT;
     });
     let builder = builder.entity(counters.events(json("incremented")));
     builder.entity(placed.allocation(ExternalAllocation::default())).start().await.expect("it joins")
@@ -202,10 +202,10 @@ impl Load {
                 rounds += 1;
                 for id in 0..SHARDS {
                     let counter = node.entity_ref(COUNTER, format!("{by}-{id}"));
-                    let counted = counter.ask(|reply_to| Increment { reply_to }).timeout(PATIENCE).await;
+                    let counted = counter.ask(|reply_to| Increment { reply_to }).timeout(TIME_LIMIT).await;
                     assert_eq!(counted, Ok(rounds), "counter {by}-{id}");
                     let ticket = node.entity_ref(PLACED, format!("{by}-{id}"));
-                    let taken = ticket.ask(|reply_to| Take { reply_to }).timeout(PATIENCE).await;
+                    let taken = ticket.ask(|reply_to| Take { reply_to }).timeout(TIME_LIMIT).await;
                     assert!(taken.is_ok_and(|taken| taken <= rounds), "ticket {by}-{id}");
                 }
             }
@@ -228,7 +228,7 @@ async fn until(what: &str, mut holds: impl FnMut() -> bool) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.unwrap_or_else(|_| panic!("not in time: {what}"));
+    tokio::time::timeout(TIME_LIMIT, waiting).await.unwrap_or_else(|_| panic!("not in time: {what}"));
 }
 
 /// Whether a node has its share of the counters' shards: at least four fifths of an equal share among `of` nodes.
@@ -250,7 +250,7 @@ async fn move_all(asked: &Node, to: &Node) {
 
 /// Under load nodes start, shards move by command and by rebalance, the oldest node leaves, another joins, and
 /// all stop; every question is answered in order, and nothing is logged at WARN or above.
-async fn a_busy_life(mode: StateStoreMode) {
+async fn run_heavy_use(mode: StateStoreMode) {
     let log = LOG.lock().await;
     let stores = Stores::in_memory_shared();
     let one = host(&[], mode, &stores).await;
@@ -262,12 +262,12 @@ async fn a_busy_life(mode: StateStoreMode) {
     let three = host(&seeds, mode, &stores).await;
     let of_three = Load::begin(&three, 3);
     until("the third node gets its share", || has_its_share(&three, 3)).await;
-    assert_eq!(log.loud(), Vec::<String>::new(), "start and rebalance, {mode}");
+    assert_eq!(log.warnings(), Vec::<String>::new(), "start and rebalance, {mode}");
 
     for to in [&two, &three] {
         move_all(&two, to).await;
     }
-    assert_eq!(log.loud(), Vec::<String>::new(), "move, {mode}");
+    assert_eq!(log.warnings(), Vec::<String>::new(), "move, {mode}");
 
     of_one.end().await;
     one.shutdown().await.expect("it leaves in order");
@@ -276,23 +276,23 @@ async fn a_busy_life(mode: StateStoreMode) {
     let four = host(&seeds, mode, &stores).await;
     until("the fourth node gets its share", || has_its_share(&four, 3)).await;
     // The other nodes still dial their seed, the first node, in search of other clusters.
-    tokio::time::sleep(DIAL_PATIENCE * 3 / 2).await;
-    assert_eq!(log.loud(), Vec::<String>::new(), "the oldest leaves and another comes, {mode}");
+    tokio::time::sleep(DIAL_TIMEOUT * 3 / 2).await;
+    assert_eq!(log.warnings(), Vec::<String>::new(), "the oldest leaves and another comes, {mode}");
 
     of_two.end().await;
     two.shutdown().await.expect("it leaves in order");
     of_three.end().await;
     let ended = tokio::try_join!(three.shutdown(), four.shutdown());
     ended.expect("they leave in order");
-    assert_eq!(log.loud(), Vec::<String>::new(), "stop, {mode}");
+    assert_eq!(log.warnings(), Vec::<String>::new(), "stop, {mode}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_busy_life_warns_of_nothing_with_homes_in_replicated_data() {
-    a_busy_life(StateStoreMode::Ddata).await;
+async fn heavy_use_logs_no_warning_with_homes_in_replicated_data() {
+    run_heavy_use(StateStoreMode::Ddata).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_busy_life_warns_of_nothing_with_homes_in_a_journal() {
-    a_busy_life(StateStoreMode::Persistence).await;
+async fn heavy_use_logs_no_warning_with_homes_in_a_journal() {
+    run_heavy_use(StateStoreMode::Persistence).await;
 }

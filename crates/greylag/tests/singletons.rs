@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use greylag::prelude::*;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_millis(20);
 
 #[derive(Serialize, Deserialize)]
@@ -37,12 +37,12 @@ impl SingletonInstance for Instance {
 }
 
 async fn node() -> Node {
-    Node::builder("singletons").start_timeout(PATIENCE).start().await.expect("a cluster of one")
+    Node::builder("singletons").start_timeout(TIME_LIMIT).start().await.expect("a cluster of one")
 }
 
 /// Waits for work that must end.
 async fn within<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work).await.expect("it comes to an end")
+    tokio::time::timeout(TIME_LIMIT, work).await.expect("it comes to an end")
 }
 
 /// A singleton whose instances are numbered; the factory fails for the numbers that `refuses` names.
@@ -56,40 +56,40 @@ async fn counted(node: &Node, refuses: fn(u64) -> bool) -> SingletonRef<Message>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_that_fails_or_panics_is_made_again_and_what_waits_is_handled() {
+async fn a_failed_instance_restarts_and_waiting_messages_are_handled() {
     let node = node().await;
     let counted = counted(&node, |_| false).await;
     for (number, failure) in [Message::Fail, Message::Panic].into_iter().enumerate() {
-        assert_eq!(counted.ask(Message::Number, PATIENCE).await, Ok(number as u64));
+        assert_eq!(counted.ask(Message::Number, TIME_LIMIT).await, Ok(number as u64));
         counted.tell(failure).expect("it is taken");
     }
-    assert_eq!(counted.ask(Message::Number, PATIENCE).await, Ok(2));
+    assert_eq!(counted.ask(Message::Number, TIME_LIMIT).await, Ok(2));
     within(node.shutdown()).await.expect("it leaves in order");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_factory_that_fails_is_tried_again() {
+async fn a_failed_factory_is_retried() {
     let node = node().await;
     let counted = counted(&node, |number| number < 3).await;
-    assert_eq!(counted.ask(Message::Number, PATIENCE).await, Ok(3));
+    assert_eq!(counted.ask(Message::Number, TIME_LIMIT).await, Ok(3));
     within(node.shutdown()).await.expect("it leaves in order");
 }
 
 /// A failed instance that waits to be made again does not keep its node from leaving.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_leaves_while_an_instance_waits_to_be_made_again() {
+async fn a_node_leaves_while_an_instance_waits_for_its_restart() {
     let node = node().await;
     let never = node.singleton("never", |_| Err::<Instance, _>(greylag::Error::new("never")));
-    let never = never.restart_backoff(PATIENCE * 60, PATIENCE * 60).start().await.expect("it starts");
+    let never = never.restart_backoff(TIME_LIMIT * 60, TIME_LIMIT * 60).start().await.expect("it starts");
     within(never.running_here().wait_for(|running| *running)).await.expect("it begins");
     within(node.shutdown()).await.expect("it waits for no back-off");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_instance_that_ends_by_itself_is_not_made_again_here() {
+async fn an_instance_that_returns_is_not_restarted_on_this_node() {
     let node = node().await;
     let counted = counted(&node, |_| false).await;
-    counted.ask(Message::Number, PATIENCE).await.expect("it runs");
+    counted.ask(Message::Number, TIME_LIMIT).await.expect("it runs");
     counted.tell(Message::End).expect("it is taken");
     within(counted.running_here().wait_for(|running| !running)).await.expect("it ends");
     let asked = counted.ask(Message::Number, Duration::from_secs(1)).await;

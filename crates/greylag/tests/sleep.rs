@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 const STORE: &str = "GREYLAG_TEST_SLEEPER_STORE";
 const ENTITIES: usize = 4;
 /// Timeout for events that only a broken cluster fails to bring about.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIME_LIMIT: Duration = Duration::from_secs(180);
 /// How long a process is watched after a sleep of given length.
 const LATER: Duration = Duration::from_secs(10);
 
@@ -125,11 +125,11 @@ impl Asker {
     }
 
     async fn read(&self, subject: &str) -> Option<u64> {
-        let patience = Duration::from_millis(500);
+        let time_limit = Duration::from_millis(500);
         let read = |reply_to| Command::Read { reply_to };
         match subject {
-            "till" => self.singleton.ask(read, patience).await.ok(),
-            id => self.entities.entity_ref(id).ask(read).timeout(patience).await.ok(),
+            "till" => self.singleton.ask(read, time_limit).await.ok(),
+            id => self.entities.entity_ref(id).ask(read).timeout(time_limit).await.ok(),
         }
     }
 
@@ -262,7 +262,7 @@ async fn until(what: &str, done: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{what}: not in time"));
+    tokio::time::timeout(TIME_LIMIT, wait).await.unwrap_or_else(|_| panic!("{what}: not in time"));
 }
 
 /// The durations of the sleeps; `None` sleeps until other nodes have taken over.
@@ -273,7 +273,7 @@ fn sleeps() -> Vec<Option<Duration>> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_85_what_a_sleeper_answers_is_no_older_than_what_others_were_answered_before() {
+async fn scenario_85_a_resumed_node_answers_nothing_older_than_earlier_answers_of_others() {
     if std::env::var_os(STORE).is_some() {
         return; // the child runs its own test only
     }
@@ -286,7 +286,7 @@ async fn round(sleep: Option<Duration>) {
     let store = tempfile::tempdir().expect("a directory");
     let score = Arc::new(Score::default());
     let (sleeper, mut told) = Sleeper::start(store.path(), &score);
-    let listens = tokio::time::timeout(PATIENCE, told.recv()).await.expect("in time").expect("it starts");
+    let listens = tokio::time::timeout(TIME_LIMIT, told.recv()).await.expect("in time").expect("it starts");
     let seed = listens.strip_prefix("listens ").expect("its address").to_owned();
     let builder = || Node::builder("test").seed_nodes([&seed]);
     let (b, at_b) = Asker::start(builder(), store.path().into()).await;
@@ -295,7 +295,7 @@ async fn round(sleep: Option<Duration>) {
         let up = node.cluster().wait_for(|view| {
             view.members.len() == 3 && view.members.iter().all(|member| member.status == MemberStatus::Up)
         });
-        tokio::time::timeout(PATIENCE, up).await.expect("in time").expect("it runs");
+        tokio::time::timeout(TIME_LIMIT, up).await.expect("in time").expect("it runs");
     }
     let mut tasks = tokio::task::JoinSet::new();
     for subject in Asker::subjects() {
@@ -333,7 +333,7 @@ async fn round(sleep: Option<Duration>) {
         Some(sleep) => tokio::time::sleep_until(slept + sleep).await,
     }
     sleeper.signal("-CONT");
-    let ended = tokio::time::timeout(if sleep.is_none() { PATIENCE } else { LATER }, told.recv()).await;
+    let ended = tokio::time::timeout(if sleep.is_none() { TIME_LIMIT } else { LATER }, told.recv()).await;
     match sleep {
         None => assert_eq!(ended.expect("in time").expect("it says so"), "ended Downed"),
         Some(sleep) => say(&format!("slept {sleep:?}; taken over: {}; {ended:?}", taken_over())),

@@ -17,7 +17,7 @@ async fn open(place: &tempfile::TempDir, settings: SledJournalSettings) -> SledJ
 /// persistence §10.15: a node closes its stores when it ends, also plugins, and although the program still holds a
 /// handle; it does not close stores marked as kept open.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_has_ended_has_closed_its_stores() {
+async fn an_ended_node_has_closed_its_stores() {
     let (main, extra, kept) = (tempfile::tempdir(), tempfile::tempdir(), tempfile::tempdir());
     let [main, extra, kept] = [main, extra, kept].map(|place| place.expect("a directory"));
     let journals = [

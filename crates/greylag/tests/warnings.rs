@@ -60,7 +60,7 @@ fn use_sharding(node: &Node) {
 /// cluster S1: sharding or a singleton on a cluster without downing is warned of at start; with the facade's default
 /// there is no warning.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_must_run_once_is_loudly_warned_of_where_nobody_decides() {
+async fn singletons_and_sharding_without_a_downing_strategy_are_warned_of() {
     let log = Log::default();
     let writer = log.clone();
     tracing_subscriber::fmt()

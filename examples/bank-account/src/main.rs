@@ -42,7 +42,7 @@ async fn main() -> Result<(), Failure> {
     let balance = release_2_reads_it(&journal.stores(), &id).await?;
     release_1_is_put_back(&journal.stores(), &id).await?;
     let balance = release_2_goes_on(&journal.stores(), &id, balance).await?;
-    a_type_that_nobody_knows(&journal.stores()).await?;
+    an_event_of_an_unknown_type(&journal.stores()).await?;
     journal.close().await?;
 
     // Reopen the journal: the account's answer now comes from the disk only.
@@ -134,7 +134,7 @@ async fn release_2_goes_on(stores: &Stores, id: &PersistenceId, before: Money) -
 }
 
 /// Stores an event with a manifest that no codec here knows, as another team's program might have written it.
-async fn a_type_that_nobody_knows(stores: &Stores) -> Result<(), Failure> {
+async fn an_event_of_an_unknown_type(stores: &Stores) -> Result<(), Failure> {
     let id = PersistenceId::of("Account", "13")?;
     let writer_uuid = WriterUuid::from_u128(1);
     let claim = stores.journal.claim(&id, writer_uuid, Under::Seen(WriterEpoch::NONE)).await?;

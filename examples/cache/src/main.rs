@@ -19,7 +19,7 @@ type Failure = Box<dyn std::error::Error>;
 
 const LIFETIME: Duration = Duration::from_secs(2);
 /// The time limit for everything but the expiry.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// Starts two replicators, each on a transport of its own.
 async fn start() -> Result<(Vec<Replicator>, Vec<Arc<GrpcTransport>>), Failure> {
@@ -39,13 +39,13 @@ async fn start() -> Result<(Vec<Replicator>, Vec<Arc<GrpcTransport>>), Failure> 
     }
     for node in &nodes {
         node.replicas().wait_for(|replicas| replicas.unmet.is_empty()).await?;
-        node.wait_synced(PATIENCE).await;
+        node.wait_synced(TIME_LIMIT).await;
     }
     Ok((nodes, transports))
 }
 
 async fn put(quote: &Quote, text: &'static str) -> Result<(), Failure> {
-    Ok(quote.update(move |register, cx| register.set(cx, text.to_owned())).all().timeout(PATIENCE).await?)
+    Ok(quote.update(move |register, cx| register.set(cx, text.to_owned())).all().timeout(TIME_LIMIT).await?)
 }
 
 async fn is_there(quote: &Quote) -> Result<bool, Failure> {
@@ -83,7 +83,7 @@ async fn run() -> Result<bool, Failure> {
     put(&cold[0], "forgotten").await?;
     println!("both quotes are on both nodes; only one is asked for, and only on the first node");
 
-    let reads = tokio::time::timeout(PATIENCE, keep_reading_until_expired(&hot[0], &cold[1])).await??;
+    let reads = tokio::time::timeout(TIME_LIMIT, keep_reading_until_expired(&hot[0], &cold[1])).await??;
     println!("quote-cold expired on the second node, while quote-hot was read {reads} times on the first");
     let (stays, gone) = (is_there(&hot[1]).await?, !is_there(&cold[0]).await?);
     println!("quote-hot is on the second node too: {stays}; quote-cold is gone from the first: {gone}");

@@ -25,7 +25,7 @@ use tokio::process::{Child, Command};
 /// Bytes of a piece, which makes eight chunks.
 const PIECE: usize = 1 << 20;
 /// The time limit for the last confirmations, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// A piece of the file; an empty one marks the end.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -122,7 +122,7 @@ async fn main() -> greylag::Result {
             is_killed = true;
         }
     }
-    producer.drain(PATIENCE).await?;
+    producer.drain(TIME_LIMIT).await?;
     let status = receiver.wait().await?;
     node.shutdown().await?;
 

@@ -29,7 +29,7 @@ const TOTAL: EntityKey<ReplyTo<Counted>> = EntityKey::new("Meter");
 const METERS: u64 = 3;
 const READINGS: u64 = 300;
 /// The time limit for each step, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Serialize, Deserialize)]
 struct Reading {
@@ -141,11 +141,11 @@ async fn main() -> greylag::Result {
             host = start_host()?;
         }
     }
-    readings.drain(PATIENCE).await?;
+    readings.drain(TIME_LIMIT).await?;
 
     let mut is_right = true;
     for (meter, expected) in expected {
-        let counted = node.entity_ref(TOTAL, meter.to_string()).ask(|reply_to| reply_to).timeout(PATIENCE).await?;
+        let counted = node.entity_ref(TOTAL, meter.to_string()).ask(|reply_to| reply_to).timeout(TIME_LIMIT).await?;
         println!("meter {meter}: {} readings, {} Wh", counted.readings, counted.watt_hours);
         is_right &= counted == expected;
     }

@@ -16,7 +16,7 @@ const INVENTORY: EntityKey<Reserve> = EntityKey::new("Inventory");
 /// Pieces of every article at the start.
 const IN_STOCK: u32 = 5;
 /// The delay before an order repeats a question without an answer.
-const AGAIN: Duration = Duration::from_millis(500);
+const RETRY_WAIT: Duration = Duration::from_millis(500);
 
 /// Reserves pieces for an order; the answer is whether there are enough.
 #[derive(Serialize, Deserialize)]
@@ -61,7 +61,7 @@ type Outcome = Result<String, String>;
 
 /// A customer's order, and the token for its outcome.
 #[derive(Serialize, Deserialize)]
-struct Wish {
+struct OrderRequest {
     article: String,
     pieces: u32,
     reply_to: ReplyTo<Outcome>,
@@ -69,11 +69,11 @@ struct Wish {
 
 #[derive(Serialize, Deserialize)]
 enum Order {
-    Place(Wish),
+    Place(OrderRequest),
     /// The inventory has answered, or failed to answer.
     Answered {
         outcome: Result<bool, AskError>,
-        wish: Wish,
+        request: OrderRequest,
     },
 }
 
@@ -85,11 +85,11 @@ struct Placed {
 struct Orders;
 
 impl Orders {
-    fn ask_inventory(cx: &mut Ctx<'_, Order>, wish: Wish) -> Effect<Self> {
-        let (order, pieces) = (cx.id().to_owned(), wish.pieces);
-        let inventory = cx.entity_ref(INVENTORY, wish.article.as_str());
+    fn ask_inventory(cx: &mut Ctx<'_, Order>, request: OrderRequest) -> Effect<Self> {
+        let (order, pieces) = (cx.id().to_owned(), request.pieces);
+        let inventory = cx.entity_ref(INVENTORY, request.article.as_str());
         let reserve = move |reply_to| Reserve { order, pieces, reply_to };
-        cx.ask(&inventory, reserve, move |outcome| Order::Answered { outcome, wish });
+        cx.ask(&inventory, reserve, move |outcome| Order::Answered { outcome, request });
         Effect::none()
     }
 }
@@ -101,24 +101,25 @@ impl EventSourced for Orders {
 
     fn on_command(&mut self, cx: &mut Ctx<'_, Order>, placed: &Option<String>, command: Order) -> Effect<Self> {
         match (command, placed) {
-            (Order::Place(wish) | Order::Answered { wish, .. }, Some(what)) => {
-                Effect::reply(wish.reply_to, Ok(what.clone()))
+            (Order::Place(request) | Order::Answered { request, .. }, Some(what)) => {
+                Effect::reply(request.reply_to, Ok(what.clone()))
             }
-            (Order::Place(wish), None) => Self::ask_inventory(cx, wish),
-            (Order::Answered { outcome: Ok(true), wish: Wish { article, pieces, reply_to } }, None) => {
+            (Order::Place(request), None) => Self::ask_inventory(cx, request),
+            (Order::Answered { outcome: Ok(true), request: OrderRequest { article, pieces, reply_to } }, None) => {
                 let what = format!("{pieces} × {article}");
                 Effect::<Self>::persist(Placed { what: what.clone() }).then_reply(reply_to, |_| Ok(what))
             }
-            (Order::Answered { outcome: Ok(false), wish }, None) => {
-                Effect::reply(wish.reply_to, Err(format!("there are not {} of {:?}", wish.pieces, wish.article)))
-            }
+            (Order::Answered { outcome: Ok(false), request }, None) => Effect::reply(
+                request.reply_to,
+                Err(format!("there are not {} of {:?}", request.pieces, request.article)),
+            ),
             // The inventory may have reserved the pieces already. It remembers the order, so ask again after a delay.
-            (Order::Answered { outcome: Err(error), wish }, None) if error.is_retryable() => {
-                cx.spawn(tokio::time::sleep(AGAIN), move |()| Order::Place(wish));
+            (Order::Answered { outcome: Err(error), request }, None) if error.is_retryable() => {
+                cx.spawn(tokio::time::sleep(RETRY_WAIT), move |()| Order::Place(request));
                 Effect::none()
             }
-            (Order::Answered { outcome: Err(error), wish }, None) => {
-                Effect::reply(wish.reply_to, Err(error.to_string()))
+            (Order::Answered { outcome: Err(error), request }, None) => {
+                Effect::reply(request.reply_to, Err(error.to_string()))
             }
         }
     }
@@ -146,7 +147,7 @@ async fn main() -> greylag::Result {
 
     let place = |node: usize, order: &str, pieces| {
         let order = nodes[node].entity_ref(ORDER, order);
-        order.ask(move |reply_to| Order::Place(Wish { article: "anvil".to_owned(), pieces, reply_to }))
+        order.ask(move |reply_to| Order::Place(OrderRequest { article: "anvil".to_owned(), pieces, reply_to }))
     };
     for (node, order, pieces, is_placed) in
         [(0, "4711", 2, true), (1, "4712", 3, true), (0, "4712", 3, true), (1, "4713", 1, false)]

@@ -31,7 +31,7 @@ const ORDERS: u64 = 60;
 const CARDS: u64 = 5;
 const CENTS: u64 = 990;
 /// The time limit for each step, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIME_LIMIT: Duration = Duration::from_secs(120);
 
 /// Starts a node with this role, which uses the journal served at this address.
 async fn start(role: &str, seed: Option<&str>, journal: &str) -> greylag::Result<Node> {
@@ -63,7 +63,7 @@ async fn ask<M: Send + 'static, R: Send + 'static>(
             }
         }
     };
-    tokio::time::timeout(PATIENCE, answered).await?
+    tokio::time::timeout(TIME_LIMIT, answered).await?
 }
 
 #[tokio::main]
@@ -93,7 +93,7 @@ async fn main() -> greylag::Result {
             println!("{number} orders were sent, and a host is killed; another one comes");
         }
     }
-    till.drain(PATIENCE).await?;
+    till.drain(TIME_LIMIT).await?;
 
     for number in 0..ORDERS {
         let order = node.entity_ref(ASKED, format!("order-{number}"));
@@ -103,7 +103,7 @@ async fn main() -> greylag::Result {
             }
             greylag::Result::Ok(())
         };
-        tokio::time::timeout(PATIENCE, paid).await??;
+        tokio::time::timeout(TIME_LIMIT, paid).await??;
     }
     let mut charged = 0;
     for number in 0..CARDS {

@@ -17,7 +17,7 @@ const TABLE: &str =
     "create table if not exists balance (account text primary key, cents bigint not null, events bigint not null)";
 
 /// The time limit for the table to catch up.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// Adds each event to the row of its account.
 ///
@@ -84,6 +84,8 @@ impl Table {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, counted).await.map_err(|_| format!("no {events} events after {PATIENCE:?}"))?
+        tokio::time::timeout(TIME_LIMIT, counted)
+            .await
+            .map_err(|_| format!("no {events} events after {TIME_LIMIT:?}"))?
     }
 }

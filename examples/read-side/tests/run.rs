@@ -9,13 +9,13 @@ fn read_side(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_read-side")).args(arguments).output().expect("it starts")
 }
 
-fn told(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
-fn it_runs_and_is_content() {
+fn it_runs_and_succeeds() {
     let output = read_side(&[]);
     let complaint = String::from_utf8_lossy(&output.stderr);
     if complaint.contains("install the package postgresql") {
@@ -23,16 +23,16 @@ fn it_runs_and_is_content() {
         let _ = writeln!(std::io::stdout(), "\nSKIPPED: a test needs PostgreSQL: {complaint}");
         return;
     }
-    let told = told(&output);
-    assert!(told.contains("in 20 accounts and in the table"), "{told}");
+    let output_text = output_text(&output);
+    assert!(output_text.contains("in 20 accounts and in the table"), "{output_text}");
 }
 
 #[test]
-fn it_goes_on_where_an_earlier_run_ended() {
+fn a_second_run_continues_the_first() {
     let Some(server) = Postgres::start() else { return };
     let config = server.config();
     let events = || {
-        told(&read_side(&["--url", &config]));
+        output_text(&read_side(&["--url", &config]));
         let counted = server.psql("select sum(events) from read_side_example.balance").expect("the table is there");
         counted.trim().parse::<u64>().expect("a number")
     };

@@ -18,7 +18,7 @@ type Birds = OrSet<String>;
 type Sightings = LwwMap<String, u64>;
 type Failure = Box<dyn std::error::Error>;
 /// The time limit for each step.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIME_LIMIT: Duration = Duration::from_secs(20);
 
 /// One replica of the flock's data.
 struct Node {
@@ -65,7 +65,7 @@ impl Node {
             }
             Err("the replicator stopped".into())
         };
-        tokio::time::timeout(PATIENCE, arrived).await?
+        tokio::time::timeout(TIME_LIMIT, arrived).await?
     }
 }
 
@@ -86,7 +86,7 @@ async fn start() -> Result<Vec<Node>, Failure> {
     for node in &nodes {
         let replicator = node.birds.replicator();
         replicator.replicas().wait_for(|replicas| replicas.unmet.is_empty()).await?;
-        replicator.wait_synced(PATIENCE).await;
+        replicator.wait_synced(TIME_LIMIT).await;
     }
     Ok(nodes)
 }
@@ -127,7 +127,7 @@ async fn run() -> Result<bool, Failure> {
     let mut states = Vec::new();
     for node in &nodes {
         node.wait_for(|birds| birds.iter().eq(["heron", "plover", "swan"])).await?;
-        node.sightings.get().all().timeout(PATIENCE).await?;
+        node.sightings.get().all().timeout(TIME_LIMIT).await?;
         let state = node.state().await?;
         println!("{}: holds {state:?}", node.name);
         states.push(state);

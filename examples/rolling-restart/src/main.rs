@@ -17,7 +17,7 @@ use tracing_subscriber::filter::LevelFilter;
 const COUNTER: EntityKey<Increment> = EntityKey::new("Counter");
 const COUNTERS: usize = 50;
 /// The time limit for an answer, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIME_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Serialize, Deserialize)]
 struct Increment {
@@ -63,7 +63,7 @@ async fn start(role: &str, others: &[&Node], stores: &Stores) -> Result<Node, gr
     let seeds = others.iter().map(|node| node.address().to_string());
     let builder = Node::builder("rolling").bind("127.0.0.1", 0).roles([role]).seed_nodes(seeds);
     // Log no slow handlers: they would only show that the machine is busy with other programs.
-    let builder = builder.configure(|settings| settings.sharding.runtime.slow_handler_threshold = PATIENCE);
+    let builder = builder.configure(|settings| settings.sharding.runtime.slow_handler_threshold = TIME_LIMIT);
     let builder = if role == "client" {
         builder.proxy(COUNTER.proxy().role("host").commands(json("increment")))
     } else {
@@ -82,7 +82,7 @@ async fn ask_all_the_time(client: Node, ends: Arc<AtomicBool>) -> greylag::Resul
     while !ends.load(Ordering::Relaxed) {
         for (id, count) in counts.iter_mut().enumerate() {
             let counter = client.entity_ref(COUNTER, id.to_string());
-            let counted = counter.ask(|reply_to| Increment { reply_to }).timeout(PATIENCE).await?;
+            let counted = counter.ask(|reply_to| Increment { reply_to }).timeout(TIME_LIMIT).await?;
             *count += 1;
             if counted != *count {
                 return Err(greylag::Error::new(format!("counter {id} is at {counted} after {count} questions")));

@@ -57,7 +57,7 @@ async fn node(seeds: Vec<String>, book: &Book) -> greylag::Result<(Node, Singlet
 
 #[tokio::main]
 async fn main() -> greylag::Result {
-    let patience = Duration::from_secs(20);
+    let time_limit = Duration::from_secs(20);
     let book = Book::default();
     let (first, at_first) = node(vec![], &book).await?;
     let (second, at_second) = node(vec![first.address().to_string()], &book).await?;
@@ -67,16 +67,16 @@ async fn main() -> greylag::Result {
     for till in [&at_first, &at_second, &at_third] {
         till.tell(Message::Sold { cents: 100 })?;
         // Wait for an answer: it comes after the handling of this node's earlier messages.
-        till.ask(Message::Total, patience).await?;
+        till.ask(Message::Total, time_limit).await?;
     }
-    let (cents, before) = at_third.ask(Message::Total, patience).await?;
+    let (cents, before) = at_third.ask(Message::Total, time_limit).await?;
     assert_eq!(cents, 300);
 
     // The node that runs the till leaves: the till ends there and starts on the next oldest node, and messages
     // sent meanwhile wait for it.
     first.shutdown().await?;
     at_third.tell(Message::Sold { cents: 50 })?;
-    let (cents, after) = at_third.ask(Message::Total, patience).await?;
+    let (cents, after) = at_third.ask(Message::Total, time_limit).await?;
     assert_eq!(cents, 350);
     assert_ne!(after, before);
     assert!(at_second.is_running_here());

@@ -7,8 +7,8 @@
 //! are compared with sums made straight from the file, to the cent.
 
 mod customer;
+mod fault;
 mod journal;
-mod mischief;
 mod node;
 mod processes;
 mod progress;

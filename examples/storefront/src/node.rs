@@ -10,7 +10,7 @@ use greylag::transport::{Tls, TlsSettings};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 
 use crate::customer::{CUSTOMER, ROLE, customers, customers_elsewhere};
-use crate::processes::{Tell, Told};
+use crate::processes::{NodeCommand, NodeReport};
 use crate::seller::{self, Sale};
 use crate::{CLUSTER, Failure, StoreMode, sharding_settings};
 
@@ -123,7 +123,7 @@ pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
         None => builder.roles([ROLE]).entity(customers()).start().await?,
         Some(_) => builder.roles([SELLER]).proxy(customers_elsewhere()).start().await?,
     };
-    tell_parent(&Told::Up {
+    report_to_parent(&NodeReport::Up {
         address: node.address().to_string(),
         admin: node.management_address().map(|admin| admin.to_string()),
     })
@@ -143,12 +143,12 @@ pub(crate) async fn run(arguments: NodeArguments) -> Result<(), Failure> {
             }
         };
         match order.as_deref().map(serde_json::from_str).transpose()? {
-            Some(Tell::Count) => {
+            Some(NodeCommand::Count) => {
                 let counters = node.delivery().counters(&CUSTOMER);
                 let suppressed = counters.map_or(0, |counters| counters.snapshot().suppressed);
-                tell_parent(&Told::Counted { suppressed }).await?;
+                report_to_parent(&NodeReport::Counted { suppressed }).await?;
             }
-            Some(Tell::Leave) => break,
+            Some(NodeCommand::Leave) => break,
             // Standard input is closed: the parent has ended, and only the parent uses this node.
             None => return Ok(()),
         }
@@ -168,7 +168,7 @@ async fn end(node: &Node, reason: ShutdownReason) -> Result<(), Failure> {
 }
 
 /// Writes a message to the parent, as a line of JSON.
-pub(crate) async fn tell_parent(what: &Told) -> Result<(), Failure> {
+pub(crate) async fn report_to_parent(what: &NodeReport) -> Result<(), Failure> {
     let mut line = serde_json::to_string(what)?;
     line.push('\n');
     let mut output = tokio::io::stdout();

@@ -12,7 +12,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 /// The messages of a child to its parent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Told {
+pub(crate) enum NodeReport {
     /// The child's node is an Up member, at this address.
     Up {
         /// `host:port`.
@@ -22,7 +22,7 @@ pub(crate) enum Told {
     },
     /// The progress of the sale, sent repeatedly by the selling process, and once more at the end.
     Sold(Sales),
-    /// The counters, in answer to [`Tell::Count`].
+    /// The counters, in answer to [`NodeCommand::Count`].
     Counted {
         /// Count of purchases that were delivered again after they had been applied.
         suppressed: u64,
@@ -46,8 +46,8 @@ pub(crate) struct Sales {
 
 /// The orders of a parent to its child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Tell {
-    /// Answer with [`Told::Counted`].
+pub(crate) enum NodeCommand {
+    /// Answer with [`NodeReport::Counted`].
     Count,
     /// Leave the cluster in order, then end.
     Leave,
@@ -83,8 +83,8 @@ impl NodeProcess {
         let input = child.stdin.take().expect("piped above");
         let output = BufReader::new(child.stdout.take().expect("piped above")).lines();
         let mut process = Self { address: String::new(), admin: None, child, input, output };
-        match process.hear().await? {
-            Told::Up { address, admin } => (process.address, process.admin) = (address, admin),
+        match process.next_report().await? {
+            NodeReport::Up { address, admin } => (process.address, process.admin) = (address, admin),
             other => return Err(format!("a node process began with {other:?}")),
         }
         Ok(process)
@@ -110,9 +110,9 @@ impl NodeProcess {
         if self.has_ended() {
             return Ok(0);
         }
-        self.tell(Tell::Count).await?;
-        match self.hear().await? {
-            Told::Counted { suppressed } => Ok(suppressed),
+        self.send_command(NodeCommand::Count).await?;
+        match self.next_report().await? {
+            NodeReport::Counted { suppressed } => Ok(suppressed),
             other => Err(format!("{} answered {other:?}", self.address)),
         }
     }
@@ -122,19 +122,19 @@ impl NodeProcess {
         if self.has_ended() {
             return Ok(());
         }
-        self.tell(Tell::Leave).await?;
+        self.send_command(NodeCommand::Leave).await?;
         let status = self.child.wait().await.map_err(|error| format!("{}: {error}", self.address))?;
         if status.success() { Ok(()) } else { Err(format!("{} ended with {status}", self.address)) }
     }
 
-    async fn tell(&mut self, what: Tell) -> Result<(), String> {
+    async fn send_command(&mut self, what: NodeCommand) -> Result<(), String> {
         let mut line = serde_json::to_string(&what).expect("a plain enum is JSON");
         line.push('\n');
         self.input.write_all(line.as_bytes()).await.map_err(|error| format!("{} is gone: {error}", self.address))
     }
 
     /// The next message of the child. The future may be dropped without losing a message.
-    pub(crate) async fn hear(&mut self) -> Result<Told, String> {
+    pub(crate) async fn next_report(&mut self) -> Result<NodeReport, String> {
         let line = self.output.next_line().await.map_err(|error| format!("{}: {error}", self.address))?;
         let line = line.ok_or_else(|| format!("node process {} ended early", self.pid()))?;
         serde_json::from_str(&line).map_err(|error| format!("a node process said {line:?}: {error}"))

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_lines_are_named_and_can_be_skipped() {
+    fn invalid_lines_are_named_and_can_be_skipped() {
         for (line, expected) in [
             ("x,1997-01-01,1,1.00", "line 3, column 1 (customer_id): expected a whole number"),
             ("1,1997-02-29,1,1.00", "line 3, column 2 (date): expected a date as YYYY-MM-DD, found \"1997-02-29\""),
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn the_stream_is_named_by_its_content() {
+    fn the_stream_id_is_a_hash_of_the_content() {
         let one = read(&format!("{HEAD}1,1997-01-01,1,1.00\n"), false).unwrap();
         let same = read(&format!("{HEAD}bad\n1, 1997-01-01,1,1.00\n"), true).unwrap();
         let other = read(&format!("{HEAD}1,1997-01-01,1,1.01\n"), false).unwrap();

@@ -9,10 +9,10 @@ use greylag::prelude::*;
 use greylag::sharding::{Event, RegionEvent};
 
 use crate::customer::{ASKED, CustomerMessage, Query, customers_elsewhere};
+use crate::fault::FaultInjection;
 use crate::journal::ServedJournal;
-use crate::mischief::Mischief;
 use crate::node::{Admin, NodeArguments, TlsFiles};
-use crate::processes::{NodeProcess, Sales, Told};
+use crate::processes::{NodeProcess, NodeReport, Sales};
 use crate::progress::{Progress, say};
 use crate::purchases::{Purchases, Totals};
 use crate::report::{Report, thousands};
@@ -24,7 +24,7 @@ const NODES: usize = 3;
 /// Count of customers that are asked at a time.
 const ASKED_AT_ONCE: usize = 256;
 /// The time limit for a customer's answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Runs the main job; returns whether all totals match.
 pub(crate) async fn run(arguments: RunArguments) -> Result<bool, Failure> {
@@ -137,10 +137,10 @@ impl Shop {
 
     /// Waits for the next message of the selling process and takes over its figures; without such a process, waits
     /// forever.
-    async fn hear_seller(&mut self) -> Result<(), Failure> {
+    async fn read_sales(&mut self) -> Result<(), Failure> {
         let Some(seller) = &mut self.seller else { return std::future::pending().await };
-        match seller.hear().await? {
-            Told::Sold(sales) => {
+        match seller.next_report().await? {
+            NodeReport::Sold(sales) => {
                 let Sales { confirmed, sent_again, longest_silence, slowest_purchase, is_over } = sales;
                 let earlier = &self.earlier_sales;
                 self.sales = Sales {
@@ -176,20 +176,20 @@ impl Shop {
         let looking = AbortOnDrop(tokio::spawn(keep_looking(self.node.clone(), self.one_of_each_shard(&expected))));
         let begun = Instant::now();
         let mut progress = Progress::new(purchases.lines.len() as u64, arguments.plain);
-        let mut mischief = Mischief::new(arguments, purchases.lines.len());
+        let mut fault = FaultInjection::new(arguments, purchases.lines.len());
         let mut tick = tokio::time::interval(Duration::from_millis(50));
         while !self.sales.is_over {
             tokio::select! {
-                heard = self.hear_seller() => heard?,
+                heard = self.read_sales() => heard?,
                 _ = tick.tick() => {
                     let confirmed = self.sales.confirmed;
                     progress.show(confirmed, &self.region.shard_homes());
-                    mischief.advance(self, confirmed, &progress).await?;
+                    fault.advance(self, confirmed, &progress).await?;
                 }
             }
         }
         let elapsed = begun.elapsed();
-        mischief.settle(self, &progress).await?;
+        fault.settle(self, &progress).await?;
         progress.end();
         drop(looking);
         let answered = ask_all(&self.node, expected.keys().copied()).await?;
@@ -209,7 +209,7 @@ impl Shop {
             longest_silence: self.sales.longest_silence,
             slowest_purchase: self.sales.slowest_purchase,
             elapsed,
-            incident: mischief.told(),
+            incident: fault.summary(),
         })
     }
 
@@ -271,7 +271,7 @@ async fn ask(node: &Node, customer: u32) -> Result<(u32, Totals), Failure> {
         let question = |reply_to| Query::Totals { reply_to };
         match entity.ask(question).timeout(Duration::from_secs(5)).await {
             Ok(totals) => return Ok((customer, totals)),
-            Err(error) if begun.elapsed() > PATIENCE => {
+            Err(error) if begun.elapsed() > TIMEOUT => {
                 return Err(format!("customer {customer} did not answer: {error}").into());
             }
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,

@@ -14,8 +14,8 @@ use greylag::prelude::*;
 
 use crate::Failure;
 use crate::customer::{CUSTOMER, Purchase};
-use crate::node::tell_parent;
-use crate::processes::{Sales, Told};
+use crate::node::report_to_parent;
+use crate::processes::{NodeReport, Sales};
 use crate::purchases::{PurchaseLine, Purchases};
 
 /// The most purchases that may be unconfirmed at a time.
@@ -23,7 +23,7 @@ const IN_FLIGHT: usize = 1024;
 /// The interval between progress messages to the parent.
 const TOLD_EVERY: Duration = Duration::from_millis(50);
 /// The time limit for the last confirmations, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What is sold, if anything.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -73,7 +73,7 @@ pub(crate) async fn sell(node: Node, sale: Sale) -> Result<(), Failure> {
     let sales = |is_over| {
         let stats = producer.stats();
         let accepted = sent_before as u64 + stats.sent;
-        Told::Sold(Sales {
+        NodeReport::Sold(Sales {
             confirmed: accepted.saturating_sub(stats.unconfirmed),
             sent_again: stats.resent,
             longest_silence: stats.longest_silence,
@@ -86,10 +86,10 @@ pub(crate) async fn sell(node: Node, sale: Sale) -> Result<(), Failure> {
     loop {
         tokio::select! {
             sent = &mut sending => break sent??,
-            _ = tick.tick() => tell_parent(&sales(false)).await?,
+            _ = tick.tick() => report_to_parent(&sales(false)).await?,
         }
     }
-    tell_parent(&sales(true)).await
+    report_to_parent(&sales(true)).await
 }
 
 /// Sends lines in order, and waits until all messages of the producer are confirmed.
@@ -120,6 +120,6 @@ async fn send(
         confirmed?;
     }
     // Wait for the messages of an earlier process, too.
-    producer.drain(PATIENCE).await?;
+    producer.drain(TIMEOUT).await?;
     Ok(())
 }

@@ -38,7 +38,7 @@ fn a_killed_node_changes_no_cent_and_a_second_run_applies_nothing() {
 }
 
 #[test]
-fn the_coordinators_node_can_go_too() {
+fn the_coordinators_node_can_be_killed() {
     let directory = tempfile::tempdir().unwrap();
     let input = part_of_the_file(directory.path(), 2000);
     for mode in ["ddata", "persistence"] {
@@ -52,7 +52,7 @@ fn the_coordinators_node_can_go_too() {
 
 /// The selling process is killed and another one continues: no purchase is lost, and none is made twice.
 #[test]
-fn the_seller_can_go_and_another_one_goes_on() {
+fn a_killed_seller_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let input = part_of_the_file(directory.path(), 2000);
     for mode in ["ddata", "persistence"] {
@@ -66,7 +66,7 @@ fn the_seller_can_go_and_another_one_goes_on() {
 
 /// With fewer shards than nodes, the new node can get no share, and the run does not wait for one.
 #[test]
-fn a_file_of_one_line_ends_well_whoever_is_killed() {
+fn a_file_of_one_line_succeeds_under_every_kind_of_kill() {
     let directory = tempfile::tempdir().unwrap();
     let input = part_of_the_file(directory.path(), 1);
     for (mode, kill, told_of) in [
@@ -86,7 +86,7 @@ fn a_file_of_one_line_ends_well_whoever_is_killed() {
 
 /// A file with columns but no purchases: nothing is sent, and the report matches.
 #[test]
-fn a_file_without_purchases_ends_well() {
+fn a_file_without_purchases_succeeds() {
     let directory = tempfile::tempdir().unwrap();
     let input = part_of_the_file(directory.path(), 0);
     let output = storefront(&["--input", &input]);
@@ -124,7 +124,7 @@ fn a_line_that_is_no_purchase_is_refused_before_anything_starts() {
 /// Follows README.md's section on the admin service: an operator looks on, makes a node leave, and ends the program.
 #[cfg(unix)]
 #[tokio::test]
-async fn operators_look_on_and_make_a_node_leave() {
+async fn operators_watch_and_make_a_node_leave() {
     use std::process::Stdio;
     use std::time::Duration;
 

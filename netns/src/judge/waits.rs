@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{asked, lives};
+use super::{client_calls, lives};
 use crate::lab::Failure;
-use crate::record::{Happened, Records};
+use crate::record::{RecordedEvent, Records};
 use crate::report::{At, Findings};
 use crate::sharded::KINDS;
 
@@ -45,7 +45,7 @@ pub(crate) fn host_of(records: &Records, kind: &str, at: At) -> Result<u32, Fail
 
 /// The process in which each entity last started before a time.
 fn homes(records: &Records, at: At) -> BTreeMap<&str, u32> {
-    let last = |(entity, lives): (_, Vec<super::Life>)| {
+    let last = |(entity, lives): (_, Vec<super::InstanceLife>)| {
         lives.iter().rfind(|life| life.from <= at).map(|life| (entity, life.pid))
     };
     lives(records).into_iter().filter_map(last).collect()
@@ -56,9 +56,9 @@ fn waits(records: &Records, fault: Fault, is_of_kind: impl Fn(&str) -> bool) -> 
     let of_survivors: Records =
         records.iter().filter(|(pid, _)| **pid != fault.victim).map(|(pid, entries)| (*pid, entries.clone())).collect();
     let mut first: BTreeMap<&str, At> = BTreeMap::new();
-    let asked = asked(&of_survivors);
-    for call in asked.iter().filter(|call| call.at >= fault.at && is_of_kind(call.entity)) {
-        if let Some(end) = call.end.filter(|end| matches!(end.what, Happened::Answered { .. })) {
+    let client_calls = client_calls(&of_survivors);
+    for call in client_calls.iter().filter(|call| call.at >= fault.at && is_of_kind(call.entity)) {
+        if let Some(end) = call.end.filter(|end| matches!(end.what, RecordedEvent::Answered { .. })) {
             first.entry(call.entity).and_modify(|at| *at = (*at).min(end.at)).or_insert(end.at);
         }
     }
@@ -94,7 +94,7 @@ impl Waits {
 }
 
 /// Adds the waits of all types to the table, and returns them by type.
-pub(crate) fn tell_all(records: &Records, fault: Fault, name: &str, findings: &mut Findings) -> Vec<Waits> {
+pub(crate) fn report_all(records: &Records, fault: Fault, name: &str, findings: &mut Findings) -> Vec<Waits> {
     let of_kinds = KINDS.iter().map(|kind| {
         let waits = waits(records, fault, |entity| kind.has(entity));
         waits.tell(findings, name, kind.about);
@@ -105,14 +105,14 @@ pub(crate) fn tell_all(records: &Records, fault: Fault, name: &str, findings: &m
 
 /// Adds the calls that clients in the broken process made after the fault: their count, the answers among them, and the
 /// time of the last answer. Without any such calls, the answers of the broken process were not tested.
-pub(crate) fn tell_beside(records: &Records, fault: Fault, name: &str, findings: &mut Findings) {
+pub(crate) fn report_beside(records: &Records, fault: Fault, name: &str, findings: &mut Findings) {
     let Some(entries) = records.get(&fault.victim) else { return };
     let of_victim = Records::from([(fault.victim, entries.clone())]);
-    let asked = asked(&of_victim);
-    let later = asked.iter().filter(|call| call.at >= fault.at);
+    let client_calls = client_calls(&of_victim);
+    let later = client_calls.iter().filter(|call| call.at >= fault.at);
     let answers: Vec<At> = later
         .clone()
-        .filter_map(|call| call.end.filter(|end| matches!(end.what, Happened::Answered { .. })))
+        .filter_map(|call| call.end.filter(|end| matches!(end.what, RecordedEvent::Answered { .. })))
         .map(|end| end.at)
         .collect();
     if let (count @ 1.., last) = (later.count(), answers.iter().max()) {
@@ -128,21 +128,21 @@ mod tests {
     use super::*;
     use crate::record::Entry;
 
-    fn entry(at: u64, entity: &str, what: Happened) -> Entry {
+    fn entry(at: u64, entity: &str, what: RecordedEvent) -> Entry {
         Entry { at: At(at), entity: entity.into(), what }
     }
 
     fn started(at: u64, entity: &str) -> Entry {
-        entry(at, entity, Happened::Started { life: 1, pid: 0, generation: "1".into() })
+        entry(at, entity, RecordedEvent::Started { life: 1, pid: 0, generation: "1".into() })
     }
 
     fn exchange(entity: &str, call: u64, from: u64, to: u64) -> [Entry; 2] {
-        let answered = Happened::Answered { call, version: 0, value: Some(0) };
-        [entry(from, entity, Happened::Called { call, write: None }), entry(to, entity, answered)]
+        let answered = RecordedEvent::Answered { call, version: 0, value: Some(0) };
+        [entry(from, entity, RecordedEvent::Called { call, write: None }), entry(to, entity, answered)]
     }
 
     #[test]
-    fn waits_begin_at_the_fault_and_end_with_what_survivors_were_answered() {
+    fn waits_last_from_the_fault_to_answers_of_survivors() {
         let victim = [vec![started(1, "k/1")], exchange("k/1", 1, 105, 106).to_vec()].concat();
         let survivor = [
             vec![started(1, "k/2")],
@@ -159,19 +159,19 @@ mod tests {
     }
 
     #[test]
-    fn what_the_broken_process_was_answered_itself_is_told() {
+    fn answers_to_the_broken_process_are_reported_apart() {
         let victim = [exchange("k/1", 1, 90, 95), exchange("k/1", 2, 105, 106)].concat();
-        let unanswered = entry(107, "k/1", Happened::Called { call: 3, write: None });
+        let unanswered = entry(107, "k/1", RecordedEvent::Called { call: 3, write: None });
         let records = Records::from([(1, [victim, vec![unanswered]].concat())]);
         let mut findings = Findings::default();
-        tell_beside(&records, Fault { at: At(100), victim: 1 }, "cut", &mut findings);
-        tell_beside(&records, Fault { at: At(200), victim: 1 }, "cut", &mut findings);
+        report_beside(&records, Fault { at: At(100), victim: 1 }, "cut", &mut findings);
+        report_beside(&records, Fault { at: At(200), victim: 1 }, "cut", &mut findings);
         let (name, value) = ("cut: calls of its own clients after it, answers", "2, 1, the last 0.00 s after it");
         assert_eq!(findings.0, [(name.to_owned(), value.to_owned())]);
     }
 
     #[test]
-    fn a_type_lives_in_the_process_where_its_entities_last_began() {
+    fn the_host_of_a_type_is_where_its_entities_last_started() {
         let records = Records::from([(1, vec![started(1, "k/1")]), (2, vec![started(5, "k/1")])]);
         assert_eq!((host_of(&records, "k/", At(4)), host_of(&records, "k/", At(9))), (Ok(1), Ok(2)));
         let apart = Records::from([(1, vec![started(1, "k/1")]), (2, vec![started(5, "k/2")])]);

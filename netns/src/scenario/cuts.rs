@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::{PATIENCE, form, is_downing, never, never_two_instances, removed};
+use super::{TIMEOUT, form, is_downing, never, never_two_instances, removed};
 use crate::lab::{Failure, Lab};
-use crate::report::{At, Findings, What};
+use crate::report::{At, Findings, NodeEvent};
 
 /// cluster 44: packets from the second node to the third are dropped. Both are indirectly connected, and both end.
 pub(super) fn one_way(_quick: bool) -> Result<Findings, Failure> {
@@ -15,12 +15,12 @@ pub(super) fn one_way(_quick: bool) -> Result<Findings, Failure> {
     let mut gone = Duration::ZERO;
     for survivor in [&nodes[0], &nodes[3], &nodes[4]] {
         for ended in [&nodes[1], &nodes[2]] {
-            gone = gone.max(survivor.wait("the removal", cut, PATIENCE, removed(&ended.name))?.since(cut));
+            gone = gone.max(survivor.wait("the removal", cut, TIMEOUT, removed(&ended.name))?.since(cut));
         }
-        never("a third was downed", [survivor], cut, |what| *what == What::SelfDowned)?;
+        never("a third was downed", [survivor], cut, |what| *what == NodeEvent::SelfDowned)?;
     }
     for ended in [&nodes[1], &nodes[2]] {
-        ended.wait("its end", cut, PATIENCE, |what| matches!(what, What::Ended { .. }))?;
+        ended.wait("its end", cut, TIMEOUT, |what| matches!(what, NodeEvent::Ended { .. }))?;
     }
     never_two_instances(&nodes)?;
     let mut findings = Findings::default();
@@ -37,13 +37,13 @@ pub(super) fn clean(_quick: bool) -> Result<Findings, Failure> {
     let (mut gone, mut ended) = (Duration::ZERO, Duration::ZERO);
     for loser in &nodes[..2] {
         for winner in &nodes[2..] {
-            gone = gone.max(winner.wait("the removal", cut, PATIENCE, removed(&loser.name))?.since(cut));
+            gone = gone.max(winner.wait("the removal", cut, TIMEOUT, removed(&loser.name))?.since(cut));
         }
-        let is_end = |what: &What| matches!(what, What::Ended { .. });
-        ended = ended.max(loser.wait("its end", cut, PATIENCE, is_end)?.since(cut));
+        let is_end = |what: &NodeEvent| matches!(what, NodeEvent::Ended { .. });
+        ended = ended.max(loser.wait("its end", cut, TIMEOUT, is_end)?.since(cut));
     }
-    let working = nodes[2].wait("the singleton", cut, PATIENCE, |what| *what == What::SingletonWorks)?;
-    never("a winner was downed", &nodes[2..], cut, |what| *what == What::SelfDowned)?;
+    let working = nodes[2].wait("the singleton", cut, TIMEOUT, |what| *what == NodeEvent::SingletonWorks)?;
+    never("a winner was downed", &nodes[2..], cut, |what| *what == NodeEvent::SelfDowned)?;
     never_two_instances(&nodes)?;
     let mut findings = Findings::default();
     findings.took("cut until the two are removed everywhere", gone);
@@ -63,7 +63,8 @@ pub(super) fn flapping(_quick: bool) -> Result<Findings, Failure> {
         lab.heal()?;
         std::thread::sleep(Duration::from_secs(7));
     }
-    let found = nodes[0].said_since(begun).iter().filter(|line| matches!(line.what, What::Unreachable { .. })).count();
+    let found =
+        nodes[0].lines_since(begun).iter().filter(|line| matches!(line.what, NodeEvent::Unreachable { .. })).count();
     // Wait until any decision that the last cut might have caused would have been made.
     std::thread::sleep(Duration::from_secs(25));
     never("a node was downed", &nodes, begun, is_downing)?;
@@ -81,7 +82,8 @@ pub(super) fn loss(_quick: bool) -> Result<Findings, Failure> {
     lab.lose(10, 3)?;
     std::thread::sleep(Duration::from_secs(60));
     never("a node was downed", &nodes, begun, is_downing)?;
-    let found = nodes[0].said_since(begun).iter().filter(|line| matches!(line.what, What::Unreachable { .. })).count();
+    let found =
+        nodes[0].lines_since(begun).iter().filter(|line| matches!(line.what, NodeEvent::Unreachable { .. })).count();
     let mut findings = Findings::default();
     findings.add("times found unreachable in a minute", found.to_string());
     Ok(findings)

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{PATIENCE, form, is_downing, never, never_two_instances, removed};
+use super::{TIMEOUT, form, is_downing, never, never_two_instances, removed};
 use crate::lab::{Failure, Lab};
 use crate::node::Proof;
 use crate::process::{Node, Start};
-use crate::report::{At, Findings, What};
+use crate::report::{At, Findings, NodeEvent};
 
 /// The time that the reference's documentation promises, for the table.
 const REFERENCE: &str = "25 to 45 s";
@@ -27,12 +27,12 @@ fn kill_oldest(nodes: &mut Vec<Node>) -> Result<(Kill, Node), Failure> {
     let mut last = at;
     let mut clean = true;
     for node in nodes.iter() {
-        last = last.max(node.wait("the removal", at, PATIENCE, removed(&victim.name))?);
-        let is_unclean = |what: &What| matches!(what, What::Removed { clean: false, .. });
+        last = last.max(node.wait("the removal", at, TIMEOUT, removed(&victim.name))?);
+        let is_unclean = |what: &NodeEvent| matches!(what, NodeEvent::Removed { clean: false, .. });
         clean &= never("", [node], at, is_unclean).is_ok();
     }
-    let works = |what: &What| *what == What::SingletonWorks;
-    let working = nodes[0].wait("the singleton", at, PATIENCE, works)?;
+    let works = |what: &NodeEvent| *what == NodeEvent::SingletonWorks;
+    let working = nodes[0].wait("the singleton", at, TIMEOUT, works)?;
     Ok((Kill { removed: last.since(at), singleton: working.since(at), clean }, victim))
 }
 
@@ -50,14 +50,14 @@ pub(super) fn on_one_host(quick: bool) -> Result<Findings, Failure> {
         let count = nodes.len();
         nodes[count - 1].wait_up(count)?;
         if count == size && outcomes.len() < kills {
-            nodes[0].wait("the singleton", At::EPOCH, PATIENCE, |what| *what == What::SingletonWorks)?;
+            nodes[0].wait("the singleton", At::EPOCH, TIMEOUT, |what| *what == NodeEvent::SingletonWorks)?;
             let (kill, victim) = kill_oldest(&mut nodes)?;
             outcomes.push(kill);
             dead.push(victim);
         }
     }
     dead.append(&mut nodes);
-    never("the resolver had to act", &dead, At::EPOCH, |what| matches!(what, What::Decision { .. }))?;
+    never("the resolver had to act", &dead, At::EPOCH, |what| matches!(what, NodeEvent::Decision { .. }))?;
     never_two_instances(&dead)?;
     let mut findings = Findings::default();
     findings.add("processes, kills", format!("{size}, {kills}"));
@@ -93,10 +93,10 @@ pub(super) fn paused_then_restarted(_quick: bool) -> Result<Findings, Failure> {
     std::thread::sleep(Duration::from_secs(15));
     let resumed = nodes[victim].resume()?;
     for node in &nodes[..victim] {
-        node.wait("unreachable", paused, PATIENCE, |what| *what == What::Unreachable { member: name.clone() })?;
-        node.wait("reachable again", resumed, PATIENCE, |what| *what == What::Reachable { member: name.clone() })?;
+        node.wait("unreachable", paused, TIMEOUT, |what| *what == NodeEvent::Unreachable { member: name.clone() })?;
+        node.wait("reachable again", resumed, TIMEOUT, |what| *what == NodeEvent::Reachable { member: name.clone() })?;
     }
-    let proves = |what: &What| matches!(what, What::ProvenDead { .. });
+    let proves = |what: &NodeEvent| matches!(what, NodeEvent::ProvenDead { .. });
     never("something was proven of a process that stood still", &nodes, paused, proves)?;
     never("somebody was downed", &nodes, paused, is_downing)?;
 
@@ -106,13 +106,13 @@ pub(super) fn paused_then_restarted(_quick: bool) -> Result<Findings, Failure> {
     again.wait_up(4)?;
     let (mut gone, mut back) = (killed, killed);
     for node in &nodes {
-        gone = gone.max(node.wait("the removal", killed, PATIENCE, removed(&name))?);
-        let unclean = |what: &What| matches!(what, What::Removed { clean: false, .. });
+        gone = gone.max(node.wait("the removal", killed, TIMEOUT, removed(&name))?);
+        let unclean = |what: &NodeEvent| matches!(what, NodeEvent::Removed { clean: false, .. });
         never("the removal was not clean", [node], killed, unclean)?;
-        back = back.max(node.wait("four Up again", gone, PATIENCE, |what| *what == What::Up { count: 4 })?);
+        back = back.max(node.wait("four Up again", gone, TIMEOUT, |what| *what == NodeEvent::Up { count: 4 })?);
     }
     nodes.push(again);
-    never("the resolver had to act", &nodes, killed, |what| matches!(what, What::Decision { .. }))?;
+    never("the resolver had to act", &nodes, killed, |what| matches!(what, NodeEvent::Decision { .. }))?;
     let took = back.since(killed);
     if took > Duration::from_secs(10) {
         return Err(format!("the new process is Up everywhere after {took:?}"));
@@ -139,7 +139,7 @@ pub(super) fn with_proof_on(_quick: bool) -> Result<Findings, Failure> {
     let mut nodes = form(&lab, 4, |start| start.proof(Proof::On))?;
     let (kill, victim) = kill_oldest(&mut nodes)?;
     nodes.push(victim);
-    never("the resolver had to act", &nodes, At::EPOCH, |what| matches!(what, What::Decision { .. }))?;
+    never("the resolver had to act", &nodes, At::EPOCH, |what| matches!(what, NodeEvent::Decision { .. }))?;
     never_two_instances(&nodes)?;
     if !kill.clean || kill.removed.max(kill.singleton) > Duration::from_secs(8) {
         return Err(format!("clean {}, removed after {:?}", kill.clean, kill.removed));
@@ -156,7 +156,7 @@ pub(super) fn without_proof(_quick: bool) -> Result<Findings, Failure> {
     let mut nodes = form(&lab, 4, |start| start)?;
     let (kill, victim) = kill_oldest(&mut nodes)?;
     nodes.push(victim);
-    never("a death was proven from afar", &nodes, At::EPOCH, |what| matches!(what, What::ProvenDead { .. }))?;
+    never("a death was proven from afar", &nodes, At::EPOCH, |what| matches!(what, NodeEvent::ProvenDead { .. }))?;
     never_two_instances(&nodes)?;
     if kill.clean || kill.singleton < kill.removed + Duration::from_secs(15) {
         return Err(format!("no margin: removed {:?}, singleton {:?}", kill.removed, kill.singleton));

@@ -8,10 +8,10 @@
 
 use std::time::Duration;
 
-use super::{PATIENCE, form, never, never_two_instances, removed};
+use super::{TIMEOUT, form, never, never_two_instances, removed};
 use crate::lab::{Failure, Lab};
 use crate::process::Start;
-use crate::report::{At, Findings, What};
+use crate::report::{At, Findings, NodeEvent};
 
 /// Count of runs of the long form, and of those that run in parallel.
 const RUNS: u32 = 40;
@@ -77,19 +77,20 @@ fn one(delay: Duration, stable_after: Duration) -> Result<Move, Failure> {
     nodes.push(Start::at_address_of(&lab, 0, 3, &seed).stable_after(stable_after).spawn()?);
     let mut gone = cut;
     for survivor in &nodes[1..3] {
-        gone = gone.max(survivor.wait("the removal", cut, PATIENCE, removed(&old))?);
-        let is_proof = |what: &What| matches!(what, What::ProvenDead { .. } | What::Removed { clean: true, .. });
+        gone = gone.max(survivor.wait("the removal", cut, TIMEOUT, removed(&old))?);
+        let is_proof =
+            |what: &NodeEvent| matches!(what, NodeEvent::ProvenDead { .. } | NodeEvent::Removed { clean: true, .. });
         never("the moved name was taken for a death", [survivor], cut, is_proof)?;
-        never("a survivor was downed", [survivor], cut, |what| *what == What::SelfDowned)?;
+        never("a survivor was downed", [survivor], cut, |what| *what == NodeEvent::SelfDowned)?;
     }
-    let held = |what: &What| matches!(what, What::AddressHeld { .. });
+    let held = |what: &NodeEvent| matches!(what, NodeEvent::AddressHeld { .. });
     if started.since(cut) + Duration::from_secs(2) < gone.since(cut) && never("", &nodes[1..3], started, held).is_ok() {
         return Err(format!("no node reported that the address of {old} was claimed before {old} was removed"));
     }
-    let working = nodes[1].wait("the singleton", cut, PATIENCE, |what| *what == What::SingletonWorks)?;
-    let is_up = |what: &What| *what == What::Up { count: 3 };
-    let up = nodes[3].wait("that it is Up", started, PATIENCE, is_up)?;
-    nodes[0].wait("its end", cut, PATIENCE, |what| matches!(what, What::Ended { .. }))?;
+    let working = nodes[1].wait("the singleton", cut, TIMEOUT, |what| *what == NodeEvent::SingletonWorks)?;
+    let is_up = |what: &NodeEvent| *what == NodeEvent::Up { count: 3 };
+    let up = nodes[3].wait("that it is Up", started, TIMEOUT, is_up)?;
+    nodes[0].wait("its end", cut, TIMEOUT, |what| matches!(what, NodeEvent::Ended { .. }))?;
     never_two_instances(&nodes)?;
     let margin = working.since(gone);
     // Allow 4 s less: the margin counts from the removal that the node itself saw, `gone` from the last one anywhere.

@@ -4,30 +4,30 @@ use std::time::Duration;
 
 use greylag_testkit::postgres::{Postgres, USER};
 
-use super::{PATIENCE, form, is_downing, never, never_two_instances, removed};
+use super::{TIMEOUT, form, is_downing, never, never_two_instances, removed};
 use crate::lab::{Failure, Lab};
 use crate::process::Node;
-use crate::report::{Findings, What};
+use crate::report::{Findings, NodeEvent};
 
 /// A pause of eight seconds: the node becomes unreachable, then reachable again.
 pub(super) fn short(_quick: bool) -> Result<Findings, Failure> {
     let lab = Lab::new(4)?;
     let nodes = form(&lab, 4, |start| start)?;
     let (sleeper, others) = (&nodes[0], &nodes[1..]);
-    let is_of_sleeper = |what: &What| matches!(what, What::Reachable { member } if *member == sleeper.name);
+    let is_of_sleeper = |what: &NodeEvent| matches!(what, NodeEvent::Reachable { member } if *member == sleeper.name);
     let paused = sleeper.pause()?;
     std::thread::sleep(Duration::from_secs(8));
     let resumed = sleeper.resume()?;
     let mut found = Duration::ZERO;
     for node in others {
-        let marks = |what: &What| matches!(what, What::Unreachable { member } if *member == sleeper.name);
-        found = found.max(node.wait("unreachable", paused, PATIENCE, marks)?.since(paused));
-        node.wait("reachable again", resumed, PATIENCE, is_of_sleeper)?;
+        let marks = |what: &NodeEvent| matches!(what, NodeEvent::Unreachable { member } if *member == sleeper.name);
+        found = found.max(node.wait("unreachable", paused, TIMEOUT, marks)?.since(paused));
+        node.wait("reachable again", resumed, TIMEOUT, is_of_sleeper)?;
     }
     // Wait until any decision that the pause might have caused would have been made.
     std::thread::sleep(Duration::from_secs(25));
     never("a node was downed", &nodes, paused, is_downing)?;
-    never("it accused others on waking", [sleeper], resumed, |what| matches!(what, What::Unreachable { .. }))?;
+    never("it accused others on waking", [sleeper], resumed, |what| matches!(what, NodeEvent::Unreachable { .. }))?;
     never_two_instances(&nodes)?;
     let mut findings = Findings::default();
     findings.took("paused until all find it unreachable", found);
@@ -72,12 +72,12 @@ fn pause_the_oldest(nodes: &[Node]) -> Result<Findings, Failure> {
     let resumed = sleeper.resume()?;
     let mut gone = Duration::ZERO;
     for node in others {
-        gone = gone.max(node.wait("the removal", paused, PATIENCE, removed(&sleeper.name))?.since(paused));
+        gone = gone.max(node.wait("the removal", paused, TIMEOUT, removed(&sleeper.name))?.since(paused));
     }
-    let ended = sleeper.wait("its end", resumed, PATIENCE, |what| matches!(what, What::Ended { .. }))?;
-    let working = others[0].wait("the singleton", resumed, PATIENCE, |what| *what == What::SingletonWorks)?;
-    never("it accused others on waking", [sleeper], resumed, |what| matches!(what, What::Unreachable { .. }))?;
-    never("another was downed", others, paused, |what| *what == What::SelfDowned)?;
+    let ended = sleeper.wait("its end", resumed, TIMEOUT, |what| matches!(what, NodeEvent::Ended { .. }))?;
+    let working = others[0].wait("the singleton", resumed, TIMEOUT, |what| *what == NodeEvent::SingletonWorks)?;
+    never("it accused others on waking", [sleeper], resumed, |what| matches!(what, NodeEvent::Unreachable { .. }))?;
+    never("another was downed", others, paused, |what| *what == NodeEvent::SelfDowned)?;
     never_two_instances(nodes)?;
     let mut findings = Findings::default();
     findings.took("paused until removed everywhere", gone);

@@ -9,11 +9,11 @@ use greylag::prelude::{AskError, EntityRef};
 use tokio::task::JoinSet;
 
 use super::entity::{Command, KINDS, Kind};
-use crate::record::{Happened, Record};
+use crate::record::{Record, RecordedEvent};
 use crate::report::At;
 
 /// The time limit for an answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 /// The pause after a failed call. It is short, so that a process that wakes calls again soon: stale state would then
 /// show.
 const AFTER_FAILURE: Duration = Duration::from_millis(20);
@@ -61,7 +61,7 @@ impl Clients {
     async fn is_hosted_everywhere(&self, kind: &Kind) -> bool {
         let Ok(region) = self.node.sharding().region(kind.key()) else { return false };
         let members = self.node.cluster().view().members.len();
-        region.inspect().current_regions(PATIENCE).await.addresses.len() == members
+        region.inspect().current_regions(TIMEOUT).await.addresses.len() == members
     }
 
     /// Starts clients for the newcomers too, which no client has called before, and begins a round.
@@ -108,12 +108,12 @@ impl Clients {
                 let register = self.node.entity_ref(kind.key(), id);
                 let (since, values) = loop {
                     let since = At::now();
-                    match register.ask(Command::Log).timeout(PATIENCE).await {
+                    match register.ask(Command::Log).timeout(TIMEOUT).await {
                         Ok(values) => break (since, values),
                         Err(_) => tokio::time::sleep(AFTER_FAILURE).await,
                     }
                 };
-                self.shared.record.note(&entity, Happened::Logged { since, values });
+                self.shared.record.note(&entity, RecordedEvent::Logged { since, values });
             }
         }
     }
@@ -150,22 +150,22 @@ impl Client {
     }
 
     async fn write(&self, call: u64) -> Result<(u64, Option<u64>), AskError> {
-        self.shared.record.note(&self.entity, Happened::Called { call, write: Some(call) });
+        self.shared.record.note(&self.entity, RecordedEvent::Called { call, write: Some(call) });
         let write = |reply_to| Command::Write { value: call, reply_to };
-        self.register.ask(write).timeout(PATIENCE).await.map(|version| (version, None))
+        self.register.ask(write).timeout(TIMEOUT).await.map(|version| (version, None))
     }
 
     async fn read(&self, call: u64) -> Result<(u64, Option<u64>), AskError> {
-        self.shared.record.note(&self.entity, Happened::Called { call, write: None });
-        self.register.ask(Command::Read).timeout(PATIENCE).await.map(|(version, value)| (version, Some(value)))
+        self.shared.record.note(&self.entity, RecordedEvent::Called { call, write: None });
+        self.register.ask(Command::Read).timeout(TIMEOUT).await.map(|(version, value)| (version, Some(value)))
     }
 
     /// Records the outcome of a call; returns whether the call was answered.
     fn note(&self, call: u64, outcome: Result<(u64, Option<u64>), AskError>) -> bool {
         let is_answer = outcome.is_ok();
         let what = match outcome {
-            Ok((version, value)) => Happened::Answered { call, version, value },
-            Err(error) => Happened::Failed { call, may_have_run: error.may_have_run(), error: error.to_string() },
+            Ok((version, value)) => RecordedEvent::Answered { call, version, value },
+            Err(error) => RecordedEvent::Failed { call, may_have_run: error.may_have_run(), error: error.to_string() },
         };
         self.shared.record.note(&self.entity, what);
         is_answer

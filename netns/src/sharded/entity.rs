@@ -9,7 +9,7 @@ use greylag::prelude::{Ctx, Effect, EntityInit, EntityKey, EntityType, NodeBuild
 use greylag::sharding::fingerprint::StateStoreMode;
 use serde::{Deserialize, Serialize};
 
-use crate::record::{Happened, Record};
+use crate::record::{Record, RecordedEvent};
 
 /// An entity type of the scenarios.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl Register {
     fn start(init: &EntityInit, record: &Arc<Record>) -> Self {
         let entity = format!("{}/{}", init.entity_type.as_str(), init.id.as_str());
         let (life, generation) = (init.incarnation, init.generation.to_string());
-        record.note(&entity, Happened::Started { life, pid: std::process::id(), generation });
+        record.note(&entity, RecordedEvent::Started { life, pid: std::process::id(), generation });
         Self { record: Arc::clone(record), entity, life }
     }
 }
@@ -144,7 +144,7 @@ impl EventSourced for Register {
     type State = Vec<u64>;
 
     fn on_command(&mut self, _: &mut Ctx<'_, Command>, values: &Vec<u64>, command: Command) -> Effect<Self> {
-        self.record.note(&self.entity, Happened::Worked { life: self.life });
+        self.record.note(&self.entity, RecordedEvent::Worked { life: self.life });
         match command {
             Command::Write { value, reply_to } => {
                 Effect::persist(Written(value)).then_reply(reply_to, |values: &Vec<u64>| values.len() as u64)
@@ -162,7 +162,7 @@ impl EventSourced for Register {
 
     fn on_signal(&mut self, _: &mut Ctx<'_, Command>, _: &Vec<u64>, signal: &Signal) {
         if *signal == Signal::PostStop {
-            self.record.note(&self.entity, Happened::Stopped { life: self.life });
+            self.record.note(&self.entity, RecordedEvent::Stopped { life: self.life });
         }
     }
 }

@@ -18,7 +18,7 @@ use greylag_transport::{Destination, Lane, QuarantineReason, RejectCode, Transpo
 use rand::RngExt;
 
 use super::plan::Place;
-use super::world::{Happening, Micros, ProcessId, Spot, World, micros};
+use super::world::{Happening, HostIndex, Micros, ProcessId, World, micros};
 
 pub(super) type StreamId = usize;
 
@@ -33,7 +33,7 @@ pub(super) enum Body {
 
 /// A message under way.
 #[derive(Debug, Clone)]
-pub(super) struct Letter {
+pub(super) struct QueuedMessage {
     /// Number of the message in the run.
     pub(super) number: u64,
     /// The only incarnation that may receive it.
@@ -53,7 +53,7 @@ enum Frame {
         holder: Option<UniqueAddress>,
         detail: String,
     },
-    Letter(Letter),
+    QueuedMessage(QueuedMessage),
     Quarantined(QuarantineReason),
     Terminating,
 }
@@ -113,7 +113,7 @@ struct Inbound {
 
 #[derive(Default)]
 struct LaneOut {
-    queue: VecDeque<Letter>,
+    queue: VecDeque<QueuedMessage>,
     open: Option<(Uid, StreamId)>,
     /// Streams of this lane that have not ended, with their numbers.
     streams: Vec<(u64, StreamId)>,
@@ -151,13 +151,13 @@ impl World {
         };
         let lane = if matches!(body, Body::Probe) { LANES[1] } else { LANES[0] };
         self.numbers += 1;
-        let letter = Letter { number: self.numbers, target, body };
+        let message = QueuedMessage { number: self.numbers, target, body };
         let peer = self.peer(from, place);
         if target.is_some_and(|uid| peer.association.is_dead(uid)) {
             return;
         }
         let out = &mut peer.lanes[index_of(lane)];
-        out.queue.push_back(letter);
+        out.queue.push_back(message);
         if out.open.is_some() {
             self.flush(from, place, lane);
         } else if !out.wanted {
@@ -170,11 +170,11 @@ impl World {
         let peer = self.peer(from, place);
         let out = &mut peer.lanes[index_of(lane)];
         let Some((uid, stream)) = out.open else { return };
-        let letters = std::mem::take(&mut out.queue);
-        for letter in letters {
+        let messages = std::mem::take(&mut out.queue);
+        for message in messages {
             // Messages to an earlier incarnation are never sent (cluster T15).
-            if letter.target.is_none_or(|target| target == uid) {
-                self.transmit(stream, Way::Forward, Frame::Letter(letter));
+            if message.target.is_none_or(|target| target == uid) {
+                self.transmit(stream, Way::Forward, Frame::QueuedMessage(message));
             }
         }
     }
@@ -195,7 +195,7 @@ impl World {
         self.push(at, Happening::Arrival { stream, way });
     }
 
-    fn travel_time(&mut self, from: Spot, to: Spot, bytes: u64) -> Micros {
+    fn travel_time(&mut self, from: HostIndex, to: HostIndex, bytes: u64) -> Micros {
         let link = self.link;
         let (least, most) = (micros(link.latency.0), micros(link.latency.1).max(1));
         let mut time = if least < most { self.rng.random_range(least..=most) } else { least };
@@ -231,7 +231,7 @@ impl World {
         if self.processes[receiver].gone {
             // The kernel answers in place of the process, if the host still stands.
             if self.processes[receiver].host_stands {
-                self.hang_up(stream);
+                self.close_stream(stream);
             }
             return;
         }
@@ -266,14 +266,14 @@ impl World {
             _ if !admitted => {}
             Frame::Terminating => self.associate(to, place, Input::Terminating { uid }),
             Frame::Quarantined(reason) => self.associate(to, place, Input::ToldQuarantined { by: uid, reason }),
-            Frame::Letter(letter) => {
+            Frame::QueuedMessage(message) => {
                 let peer = self.peer(to, place);
                 let current = peer.inbound[index_of(lane)];
                 let superseded = current.is_some_and(|current| current.uid == uid && current.seq > seq);
                 if peer.association.is_dead(uid) {
                     self.associate(to, place, Input::Intruded { uid });
                 } else if !superseded {
-                    self.deliver(from, to, lane, letter);
+                    self.deliver(from, to, lane, message);
                 }
             }
             Frame::Accepted(..) | Frame::Rejected { .. } => {}
@@ -323,12 +323,12 @@ impl World {
     }
 
     /// The called side's kernel closes the stream.
-    fn hang_up(&mut self, stream: StreamId) {
+    fn close_stream(&mut self, stream: StreamId) {
         let at = self.now + 1_000;
         self.push(at, Happening::HungUp { stream });
     }
 
-    pub(super) fn on_hung_up(&mut self, stream: StreamId) {
+    pub(super) fn on_closed_by_peer(&mut self, stream: StreamId) {
         let (from, to) = (self.streams[stream].from, self.streams[stream].to);
         if !self.is_cut(self.processes[to].spot, self.processes[from].spot) {
             self.break_stream(stream);
@@ -339,8 +339,9 @@ impl World {
     pub(super) fn on_suspicion(&mut self, stream: StreamId, since: Micros) {
         let (from, to) = (self.streams[stream].from, self.streams[stream].to);
         let (a, b) = (self.processes[from].spot, self.processes[to].spot);
-        let blocked =
-            |world: &Self, x: Spot, y: Spot| world.cut_since[x * world.spots + y].is_some_and(|cut| cut <= since);
+        let blocked = |world: &Self, x: HostIndex, y: HostIndex| {
+            world.cut_since[x * world.spots + y].is_some_and(|cut| cut <= since)
+        };
         let stood = |process: ProcessId| {
             let process = &self.processes[process];
             process.gone || process.paused.is_some_and(|(began, until)| began <= since && until > self.now)
@@ -385,9 +386,9 @@ impl World {
         for stream in 0..self.streams.len() {
             let Stream { from, to, state, .. } = self.streams[stream];
             if matches!(state, State::Dialing | State::Open) && touches(self, from, to) {
-                let patience = TransportSettings::default();
-                let least = micros(patience.http2_keepalive_timeout);
-                let most = least + micros(patience.http2_keepalive_interval);
+                let time_limit = TransportSettings::default();
+                let least = micros(time_limit.http2_keepalive_timeout);
+                let most = least + micros(time_limit.http2_keepalive_interval);
                 let at = self.now + self.rng.random_range(least..=most);
                 let since = self.now;
                 self.push(at, Happening::Suspicion { stream, since });
@@ -400,7 +401,7 @@ impl World {
         for stream in 0..self.streams.len() {
             let Stream { from, to, state, .. } = self.streams[stream];
             if to == gone && matches!(state, State::Dialing | State::Open) {
-                self.hang_up(stream);
+                self.close_stream(stream);
             }
             if from == gone && matches!(state, State::Dialing | State::Open) {
                 self.streams[stream].state = State::Ended;
@@ -491,9 +492,9 @@ impl World {
                     self.associate(process, place, Input::Wanted { lane });
                 }
             }
-            Effect::NewIncarnation { old: Some(old), .. } => self.forget_letters(process, place, old),
+            Effect::NewIncarnation { old: Some(old), .. } => self.forget_messages(process, place, old),
             Effect::FailQueue { lane, .. } => self.peer(process, place).lanes[index_of(lane)].queue.clear(),
-            Effect::HandBack { uid } => self.forget_letters(process, place, uid),
+            Effect::HandBack { uid } => self.forget_messages(process, place, uid),
             Effect::Notify { uid, reason } => self.notify(process, place, uid, reason),
             Effect::Hold { holder, detail } => {
                 if let Some(stream) = called {
@@ -547,9 +548,9 @@ impl World {
         }
     }
 
-    fn forget_letters(&mut self, process: ProcessId, place: Place, uid: Uid) {
+    fn forget_messages(&mut self, process: ProcessId, place: Place, uid: Uid) {
         for out in &mut self.peer(process, place).lanes {
-            out.queue.retain(|letter| letter.target != Some(uid));
+            out.queue.retain(|message| message.target != Some(uid));
         }
     }
 
@@ -636,7 +637,7 @@ impl Stream {
 /// Size of the frame on the wire in bytes, roughly.
 fn size_of(frame: &Frame) -> u64 {
     match frame {
-        Frame::Letter(Letter { body: Body::Core(message), .. }) => match message {
+        Frame::QueuedMessage(QueuedMessage { body: Body::Core(message), .. }) => match message {
             Message::GossipEnvelope { gossip, .. } | Message::Welcome { gossip, .. } => 200 + gossip_size(gossip),
             Message::GossipStatus { version, .. } => 60 + 20 * version.iter().len() as u64,
             _ => 60,
@@ -650,4 +651,4 @@ fn gossip_size(gossip: &Arc<greylag_cluster::Gossip>) -> u64 {
 }
 
 /// Timeout of the dial of a proof (cluster S20).
-pub(super) const DIAL_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const DIAL_TIMEOUT: Duration = Duration::from_secs(1);

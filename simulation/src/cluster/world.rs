@@ -22,14 +22,14 @@ use rand_chacha::ChaCha8Rng;
 use super::checks::{Checks, Seen};
 use super::leases::{Lease, LeaseNews, Leases, Request};
 use super::plan::{Fault, LONG_PAUSE, Link, Place, Plan};
-use super::streams::{Body, DIAL_PATIENCE, Letter, Peer, Stream, StreamId, Way};
+use super::streams::{Body, DIAL_TIMEOUT, Peer, QueuedMessage, Stream, StreamId, Way};
 use crate::Violation;
 
 /// Microseconds of real time since the start.
 pub(super) type Micros = u64;
 pub(super) type ProcessId = usize;
 /// Index of a host: first those of the places, then those that names moved to.
-pub(super) type Spot = usize;
+pub(super) type HostIndex = usize;
 
 pub(super) fn micros(duration: Duration) -> Micros {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
@@ -115,7 +115,7 @@ impl Clock {
 pub(super) struct Process {
     pub(super) place: Place,
     /// Its host: that of its place, unless the name has moved.
-    pub(super) spot: Spot,
+    pub(super) spot: HostIndex,
     /// The host's name for itself, if it tells one.
     pub(super) host_id: Option<String>,
     /// The holders of each place's address, as its transport was told.
@@ -238,7 +238,7 @@ impl World {
 
     pub(super) fn address(place: Place) -> NodeAddress {
         let host = ["a", "b", "c", "d", "e", "f", "g", "h"][place];
-        NodeAddress::new(host, 1).expect("a letter is a host name")
+        NodeAddress::new(host, 1).expect("a message is a host name")
     }
 
     pub(super) fn place_of(address: &NodeAddress) -> Place {
@@ -275,9 +275,9 @@ impl World {
                 self.run_until(SECOND / 10)?;
             }
         }
-        let patience = self.now + 60 * SECOND;
+        let time_limit = self.now + 60 * SECOND;
         while !self.is_at_rest() {
-            if self.now > patience {
+            if self.now > time_limit {
                 return self.broken("a cluster forms (cluster M24, G2)", "it did not within 60 s".to_owned());
             }
             self.run_until(self.now + SECOND / 2)?;
@@ -296,8 +296,8 @@ impl World {
     /// Runs after the faults until all living processes form one cluster, or no process is left.
     fn come_to_rest(&mut self) -> Result<(), Violation> {
         // Longer with leases: that of a process that is gone must expire.
-        let patience = if self.plan.leases.singleton { 300 } else { 150 };
-        let patience = self.now + patience * SECOND + micros(self.plan.margin.unwrap_or_default());
+        let time_limit = if self.plan.leases.singleton { 300 } else { 150 };
+        let time_limit = self.now + time_limit * SECOND + micros(self.plan.margin.unwrap_or_default());
         // Late events (a silence not noticed yet, margins, notices) must not end the rest again, so it must last 8 s.
         let mut calm_since = None;
         loop {
@@ -307,12 +307,12 @@ impl World {
             if calm_since.is_some_and(|since| now - since >= 8 * SECOND) {
                 return Ok(());
             }
-            if now > patience && self.checks.may_stay_apart() {
+            if now > time_limit && self.checks.may_stay_apart() {
                 // Two sides have downed each other where G1 promises nothing. They stay apart, since neither trusts a
                 // process that is no member of its own (cluster S19).
                 return Ok(());
             }
-            if now > patience {
+            if now > time_limit {
                 let what = "all who live agree, and host one singleton, after healing (cluster G2, S1)";
                 return self.broken(what, "minutes after the last fault they did not".to_owned());
             }
@@ -349,7 +349,7 @@ impl World {
         match what {
             Happening::Arrival { stream, way } => self.on_arrival(stream, way),
             Happening::Wake { process } => self.on_wake(process),
-            Happening::HungUp { stream } => self.on_hung_up(stream),
+            Happening::HungUp { stream } => self.on_closed_by_peer(stream),
             Happening::Broken { stream } => self.on_broken(stream),
             Happening::Suspicion { stream, since } => self.on_suspicion(stream, since),
             Happening::DialTimeout { stream } => self.on_dial_timeout(stream),
@@ -401,10 +401,10 @@ impl World {
                 }
             }
             Fault::Cut(side) => {
-                let place = |spot: Spot| {
+                let place = |spot: HostIndex| {
                     if spot < self.places { Some(spot) } else { self.beside.get(spot - self.places).copied() }
                 };
-                let (here, there): (Vec<Spot>, Vec<Spot>) =
+                let (here, there): (Vec<HostIndex>, Vec<HostIndex>) =
                     (0..self.spots).partition(|spot| place(*spot).is_some_and(|place| side.contains(&place)));
                 for &a in &here {
                     for &b in &there {
@@ -485,11 +485,11 @@ impl World {
         }
     }
 
-    pub(super) fn is_cut(&self, from: Spot, to: Spot) -> bool {
+    pub(super) fn is_cut(&self, from: HostIndex, to: HostIndex) -> bool {
         self.cut_since[from * self.spots + to].is_some()
     }
 
-    fn cut(&mut self, from: Spot, to: Spot) {
+    fn cut(&mut self, from: HostIndex, to: HostIndex) {
         let now = self.now;
         self.cut_since[from * self.spots + to].get_or_insert(now);
     }
@@ -498,7 +498,7 @@ impl World {
         let now = self.now;
         self.suspect(|world, from, to| {
             let (a, b) = (world.processes[from].spot, world.processes[to].spot);
-            let fresh = |x: Spot, y: Spot| world.cut_since[x * world.spots + y] == Some(now);
+            let fresh = |x: HostIndex, y: HostIndex| world.cut_since[x * world.spots + y] == Some(now);
             fresh(a, b) || fresh(b, a)
         });
     }
@@ -542,7 +542,7 @@ impl World {
     // --- processes ------------------------------------------------------------------------------
 
     /// Starts a process on a host, which may name itself, and lets it join by all places.
-    pub(super) fn start(&mut self, place: Place, spot: Spot, told: Option<Spot>) {
+    pub(super) fn start(&mut self, place: Place, spot: HostIndex, told: Option<HostIndex>) {
         // Uids are random, so their order says nothing about the order of starts.
         let uid = Uid::new((self.rng.random::<u64>() >> 8) | 1).expect("it is odd");
         let address = UniqueAddress::new(Self::address(place), uid);
@@ -706,8 +706,8 @@ impl World {
 
     // --- machines -------------------------------------------------------------------------------
 
-    pub(super) fn deliver(&mut self, from: ProcessId, to: ProcessId, lane: Lane, letter: Letter) {
-        let Letter { number, target, body } = letter;
+    pub(super) fn deliver(&mut self, from: ProcessId, to: ProcessId, lane: Lane, message: QueuedMessage) {
+        let QueuedMessage { number, target, body } = message;
         let own = self.processes[to].address.uid();
         self.checks.on_delivery(&mut self.processes[to].seen, from, lane, number, target, own);
         if target.is_some_and(|uid| uid != own) {
@@ -880,7 +880,7 @@ impl World {
         });
         let quick = Duration::from_millis(1);
         match there {
-            Some(_) if blocked => (DIAL_PATIENCE, Input::DialFailed(peer)),
+            Some(_) if blocked => (DIAL_TIMEOUT, Input::DialFailed(peer)),
             // The driver takes a refusal as proof only where `proof_of_death` covers it.
             Some(id) if self.processes[id].gone && self.plan.provable => (quick, Input::DialRefused(peer)),
             Some(id) if !self.processes[id].gone => (quick, Input::DialAnswered(peer)),

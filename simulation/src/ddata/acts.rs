@@ -7,7 +7,7 @@ use greylag_ddata::{Input, ReadLevel, WriteLevel};
 use rand::RngExt;
 
 use super::checks::{Pending, Wanted};
-use super::ledger::{Act, Ledger, MOST, Tally};
+use super::ledger::{Ledger, MOST, OperationKind, Tally};
 use super::world::World;
 
 /// Timeout of a request.
@@ -15,31 +15,31 @@ pub(super) const TIMEOUT: Duration = Duration::from_millis(800);
 
 impl World {
     /// Draws an act that would change something in a ledger as the process sees it.
-    pub(super) fn draw_act(&mut self, index: usize, ledger: usize) -> Act {
+    pub(super) fn draw_act(&mut self, index: usize, ledger: usize) -> OperationKind {
         let seen = self.processes[index].seen[ledger];
         let shown = self.books[ledger].shown(seen).clone();
         loop {
             let rng = self.net.rng();
             let (key, value) = (rng.random_range(0..3), rng.random_range(0..2));
             let act = match rng.random_range(0..16) {
-                0..=3 => Act::Add(key),
-                4 | 5 => Act::Take(key),
-                6 => Act::Clear,
-                7 | 8 => Act::Count(rng.random_range(-3..=5)),
+                0..=3 => OperationKind::Add(key),
+                4 | 5 => OperationKind::Take(key),
+                6 => OperationKind::Clear,
+                7 | 8 => OperationKind::Count(rng.random_range(-3..=5)),
                 // Timestamps are unique: two puts of one time would be decided by their writers, which the model does
                 // not know.
-                9 => Act::Put(key, rng.random_range(0..1_000) * 1_000 + self.books[ledger].ops.len() as i64),
-                10 => Act::Unput(key),
-                11 => Act::Vote(key, rng.random_range(1..5)),
-                12 => Act::Unvote(key),
-                13 => Act::Tag(key, value),
-                14 => Act::Untag(key, value),
-                _ => Act::UntagAll(key),
+                9 => OperationKind::Put(key, rng.random_range(0..1_000) * 1_000 + self.books[ledger].ops.len() as i64),
+                10 => OperationKind::Unput(key),
+                11 => OperationKind::Vote(key, rng.random_range(1..5)),
+                12 => OperationKind::Unvote(key),
+                13 => OperationKind::Tag(key, value),
+                14 => OperationKind::Untag(key, value),
+                _ => OperationKind::UntagAll(key),
             };
             // A slot has the counts before it, too, so a replica that hears of it out of order shows more than its list
             // says.
-            let fits = self.is_ordered || !matches!(act, Act::Count(_));
-            if fits && act != Act::Count(0) && shown.allows(act) {
+            let fits = self.is_ordered || !matches!(act, OperationKind::Count(_));
+            if fits && act != OperationKind::Count(0) && shown.allows(act) {
                 return act;
             }
         }
@@ -57,7 +57,7 @@ impl World {
     }
 
     /// Changes a ledger at a process.
-    pub(super) fn change(&mut self, index: usize, ledger: usize, act: Act, level: WriteLevel) {
+    pub(super) fn change(&mut self, index: usize, ledger: usize, act: OperationKind, level: WriteLevel) {
         if self.books[ledger].ops.len() >= MOST || self.processes[index].deleted.contains(&ledger) {
             return;
         }

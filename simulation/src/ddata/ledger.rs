@@ -1,7 +1,7 @@
 //! The values of the simulation's entries, and a model of them that knows neither dots nor deltas.
 //!
 //! A [`Ledger`] is a set, a counter and three maps beside the plain list of the operations that it has seen. All parts
-//! travel together, so at every moment, on every replica, that list says what the other parts must show: the [`Book`]
+//! travel together, so at every moment, on every replica, that list says what the other parts must show: the [`OperationHistory`]
 //! computes it from the happened-before relation alone, which is the list of operations that each operation had seen
 //! where it was performed. Source: ddata L7, Z8, O6.
 
@@ -29,7 +29,7 @@ pub(super) struct Ledger {
 
 /// An operation of a user on an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Act {
+pub(super) enum OperationKind {
     Add(u8),
     Take(u8),
     Clear,
@@ -46,34 +46,34 @@ pub(super) enum Act {
 
 /// A part of an entry that operations write and remove.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Leaf {
+enum Part {
     Element(u8),
     Place(u8),
     Vote(u8),
     Tag(u8, u8),
 }
 
-impl Act {
+impl OperationKind {
     /// The part that the operation writes.
-    fn writes(self) -> Option<Leaf> {
+    fn writes(self) -> Option<Part> {
         match self {
-            Self::Add(element) => Some(Leaf::Element(element)),
-            Self::Put(key, _) => Some(Leaf::Place(key)),
-            Self::Vote(key, _) => Some(Leaf::Vote(key)),
-            Self::Tag(key, value) => Some(Leaf::Tag(key, value)),
+            Self::Add(element) => Some(Part::Element(element)),
+            Self::Put(key, _) => Some(Part::Place(key)),
+            Self::Vote(key, _) => Some(Part::Vote(key)),
+            Self::Tag(key, value) => Some(Part::Tag(key, value)),
             _ => None,
         }
     }
 
     /// Whether the operation supersedes earlier operations that wrote this part, as far as it has seen them.
-    fn supersedes(self, leaf: Leaf) -> bool {
+    fn supersedes(self, leaf: Part) -> bool {
         match (self, leaf) {
-            (Self::Add(own) | Self::Take(own), Leaf::Element(element)) => own == element,
-            (Self::Clear, Leaf::Element(_)) => true,
-            (Self::Put(own, _) | Self::Unput(own), Leaf::Place(key)) => own == key,
-            (Self::Vote(own, _) | Self::Unvote(own), Leaf::Vote(key)) => own == key,
-            (Self::Tag(own, value) | Self::Untag(own, value), Leaf::Tag(key, other)) => own == key && value == other,
-            (Self::UntagAll(own), Leaf::Tag(key, _)) => own == key,
+            (Self::Add(own) | Self::Take(own), Part::Element(element)) => own == element,
+            (Self::Clear, Part::Element(_)) => true,
+            (Self::Put(own, _) | Self::Unput(own), Part::Place(key)) => own == key,
+            (Self::Vote(own, _) | Self::Unvote(own), Part::Vote(key)) => own == key,
+            (Self::Tag(own, value) | Self::Untag(own, value), Part::Tag(key, other)) => own == key && value == other,
+            (Self::UntagAll(own), Part::Tag(key, _)) => own == key,
             _ => false,
         }
     }
@@ -81,10 +81,10 @@ impl Act {
 
 /// One operation, and what it depends on.
 #[derive(Debug, Clone)]
-pub(super) struct Op {
+pub(super) struct Operation {
     /// The process, and the life of its replicator.
     pub(super) origin: (usize, u32),
-    pub(super) act: Act,
+    pub(super) act: OperationKind,
     /// Operations that this one superseded.
     supersedes: Mask,
     /// Votes that this vote carries on, its own included.
@@ -105,8 +105,8 @@ pub(super) struct Shown {
 
 /// All operations of one entry.
 #[derive(Debug, Default)]
-pub(super) struct Book {
-    pub(super) ops: Vec<Op>,
+pub(super) struct OperationHistory {
+    pub(super) ops: Vec<Operation>,
     /// Values computed so far, by the operations seen.
     known: BTreeMap<Mask, Shown>,
 }
@@ -120,26 +120,27 @@ pub(super) fn numbers(mut mask: Mask) -> impl Iterator<Item = usize> {
     })
 }
 
-impl Book {
+impl OperationHistory {
     /// The operations of `seen` that no other one of `seen` superseded.
     fn live(&self, seen: Mask) -> Mask {
         seen & !numbers(seen).map(|number| self.ops[number].supersedes).fold(0, |all, mask| all | mask)
     }
 
     /// Notes an operation of a replica that has seen `seen`, and returns its number.
-    pub(super) fn note(&mut self, origin: (usize, u32), act: Act, seen: Mask) -> u8 {
+    pub(super) fn note(&mut self, origin: (usize, u32), act: OperationKind, seen: Mask) -> u8 {
         let number = u8::try_from(self.ops.len()).expect("an entry gets few operations");
         let superseded = |number: &usize| self.ops[*number].act.writes().is_some_and(|leaf| act.supersedes(leaf));
         let superseded: Vec<usize> = numbers(self.live(seen)).filter(superseded).collect();
         let own = 1 << number;
         let carried = superseded.iter().map(|number| self.ops[*number].carries);
-        let carries = if matches!(act, Act::Vote(..)) { carried.fold(own, |all, mask| all | mask) } else { 0 };
+        let carries =
+            if matches!(act, OperationKind::Vote(..)) { carried.fold(own, |all, mask| all | mask) } else { 0 };
         let mut place = (i64::MIN, number);
-        if let Act::Put(_, at) = act {
+        if let OperationKind::Put(_, at) = act {
             place = superseded.iter().map(|number| self.ops[*number].place).fold((at, number), Ord::max);
         }
         let supersedes = superseded.into_iter().fold(0, |all, number| all | 1 << number);
-        self.ops.push(Op { origin, act, supersedes, carries, place });
+        self.ops.push(Operation { origin, act, supersedes, carries, place });
         number
     }
 
@@ -159,15 +160,20 @@ impl Book {
         for number in numbers(self.live(seen)) {
             let op = &self.ops[number];
             match op.act {
-                Act::Add(element) => drop(shown.elements.insert(element)),
-                Act::Count(by) => shown.counter += i128::from(by),
-                Act::Put(key, _) => {
+                OperationKind::Add(element) => drop(shown.elements.insert(element)),
+                OperationKind::Count(by) => shown.counter += i128::from(by),
+                OperationKind::Put(key, _) => {
                     let best = places.entry(key).or_insert(op.place);
                     *best = (*best).max(op.place);
                 }
-                Act::Vote(key, _) => *votes.entry(key).or_default() |= op.carries,
-                Act::Tag(key, value) => drop(shown.tags.insert((key, value))),
-                Act::Take(_) | Act::Clear | Act::Unput(_) | Act::Unvote(_) | Act::Untag(..) | Act::UntagAll(_) => {}
+                OperationKind::Vote(key, _) => *votes.entry(key).or_default() |= op.carries,
+                OperationKind::Tag(key, value) => drop(shown.tags.insert((key, value))),
+                OperationKind::Take(_)
+                | OperationKind::Clear
+                | OperationKind::Unput(_)
+                | OperationKind::Unvote(_)
+                | OperationKind::Untag(..)
+                | OperationKind::UntagAll(_) => {}
             }
         }
         shown.places = places.into_iter().map(|(key, (_, number))| (key, number)).collect();
@@ -178,7 +184,7 @@ impl Book {
 
     fn voted(&self, number: usize) -> i128 {
         match self.ops[number].act {
-            Act::Vote(_, by) => by.into(),
+            OperationKind::Vote(_, by) => by.into(),
             _ => 0,
         }
     }
@@ -198,14 +204,14 @@ impl Book {
 
 impl Shown {
     /// Whether the act would change something here.
-    pub(super) fn allows(&self, act: Act) -> bool {
+    pub(super) fn allows(&self, act: OperationKind) -> bool {
         match act {
-            Act::Take(element) => self.elements.contains(&element),
-            Act::Clear => !self.elements.is_empty(),
-            Act::Unput(key) => self.places.contains_key(&key),
-            Act::Unvote(key) => self.votes.contains_key(&key),
-            Act::Untag(key, value) => self.tags.contains(&(key, value)),
-            Act::UntagAll(key) => self.tags.iter().any(|(tagged, _)| *tagged == key),
+            OperationKind::Take(element) => self.elements.contains(&element),
+            OperationKind::Clear => !self.elements.is_empty(),
+            OperationKind::Unput(key) => self.places.contains_key(&key),
+            OperationKind::Unvote(key) => self.votes.contains_key(&key),
+            OperationKind::Untag(key, value) => self.tags.contains(&(key, value)),
+            OperationKind::UntagAll(key) => self.tags.iter().any(|(tagged, _)| *tagged == key),
             _ => true,
         }
     }
@@ -229,20 +235,20 @@ impl Ledger {
     }
 
     /// Performs an operation and adds it to the list.
-    pub(super) fn perform(&mut self, cx: &mut UpdateCx<'_>, number: u8, act: Act) {
+    pub(super) fn perform(&mut self, cx: &mut UpdateCx<'_>, number: u8, act: OperationKind) {
         self.log.add(number);
         match act {
-            Act::Add(element) => self.set.add(cx, element),
-            Act::Take(element) => drop(self.set.remove(cx, &element)),
-            Act::Clear => self.set.clear(cx),
-            Act::Count(by) => self.counter.increment(cx, by).expect("small amounts"),
-            Act::Put(key, at) => drop(self.places.put_with(cx, key, number, |_, _| at)),
-            Act::Unput(key) => drop(self.places.remove(cx, &key)),
-            Act::Vote(key, by) => self.votes.increment(cx, key, by).expect("small amounts"),
-            Act::Unvote(key) => drop(self.votes.remove(cx, &key)),
-            Act::Tag(key, value) => self.tags.add_binding(cx, key, value),
-            Act::Untag(key, value) => drop(self.tags.remove_binding(cx, &key, &value)),
-            Act::UntagAll(key) => drop(self.tags.remove(cx, &key)),
+            OperationKind::Add(element) => self.set.add(cx, element),
+            OperationKind::Take(element) => drop(self.set.remove(cx, &element)),
+            OperationKind::Clear => self.set.clear(cx),
+            OperationKind::Count(by) => self.counter.increment(cx, by).expect("small amounts"),
+            OperationKind::Put(key, at) => drop(self.places.put_with(cx, key, number, |_, _| at)),
+            OperationKind::Unput(key) => drop(self.places.remove(cx, &key)),
+            OperationKind::Vote(key, by) => self.votes.increment(cx, key, by).expect("small amounts"),
+            OperationKind::Unvote(key) => drop(self.votes.remove(cx, &key)),
+            OperationKind::Tag(key, value) => self.tags.add_binding(cx, key, value),
+            OperationKind::Untag(key, value) => drop(self.tags.remove_binding(cx, &key, &value)),
+            OperationKind::UntagAll(key) => drop(self.tags.remove(cx, &key)),
         }
     }
 }
@@ -283,11 +289,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_add_wins_over_a_removal_that_did_not_see_it() {
-        let mut book = Book::default();
-        assert_eq!(book.note((0, 0), Act::Add(1), 0), 0);
-        assert_eq!(book.note((1, 0), Act::Add(1), 0b1), 1);
-        assert_eq!(book.note((0, 0), Act::Take(1), 0b1), 2);
+    fn an_add_wins_over_a_concurrent_removal() {
+        let mut book = OperationHistory::default();
+        assert_eq!(book.note((0, 0), OperationKind::Add(1), 0), 0);
+        assert_eq!(book.note((1, 0), OperationKind::Add(1), 0b1), 1);
+        assert_eq!(book.note((0, 0), OperationKind::Take(1), 0b1), 2);
         assert!(book.shown(0b101).elements.is_empty());
         assert!(book.shown(0b111).elements.contains(&1));
         assert!(book.is_in_order(0b101) && !book.is_in_order(0b100));
@@ -295,20 +301,20 @@ mod tests {
 
     /// ddata scenario 80, by the model alone.
     #[test]
-    fn votes_that_somebody_carried_on_outlive_a_removal() {
-        let mut book = Book::default();
+    fn votes_continued_concurrently_survive_a_removal() {
+        let mut book = OperationHistory::default();
         let (a, b, c) = ((0, 0), (1, 0), (2, 0));
-        book.note(a, Act::Vote(7, 1), 0);
-        book.note(a, Act::Vote(7, 1), 0b1);
-        book.note(a, Act::Unvote(7), 0b11);
-        book.note(b, Act::Vote(7, 1), 0b1);
-        book.note(a, Act::Vote(7, 1), 0b1111);
-        book.note(c, Act::Vote(7, 1), 0b11);
+        book.note(a, OperationKind::Vote(7, 1), 0);
+        book.note(a, OperationKind::Vote(7, 1), 0b1);
+        book.note(a, OperationKind::Unvote(7), 0b11);
+        book.note(b, OperationKind::Vote(7, 1), 0b1);
+        book.note(a, OperationKind::Vote(7, 1), 0b1111);
+        book.note(c, OperationKind::Vote(7, 1), 0b11);
         assert_eq!(book.shown(0b11_1111).votes[&7], 5);
     }
 
     #[test]
-    fn a_digit_tells_what_was_counted_twice() {
+    fn a_digit_reveals_a_double_count() {
         let tally = Tally { ops: vec![(0, 0); 3] };
         assert_eq!(tally.counted(Tally::digit(0).into()), Ok(0b1));
         assert_eq!(tally.counted((Tally::digit(0) + Tally::digit(2)).into()), Ok(0b101));

@@ -1,8 +1,8 @@
 //! Histories of pruning, built on purpose, since random schedules hardly reach them.
 //!
 //! A replica (the leaver) writes, partly where few others hear it, and is removed. What happens while others take over
-//! its data is drawn from a list of twists: owners die, members vanish before they were collected, others join, copies
-//! turn up late, two members believe that they lead. Each history has one twist that its seed names and up to two more;
+//! its data is drawn from a list of events: owners die, members vanish before they were collected, others join, copies
+//! turn up late, two members believe that they lead. Each history has one event that its seed names and up to two more;
 //! their timing is drawn, too. Source: ddata §5.
 
 use std::time::Duration;
@@ -28,7 +28,7 @@ const LIFE: Duration = Duration::from_millis(1_500);
 
 /// An event while a removed replica is pruned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Twist {
+enum PruningEvent {
     /// Only updates.
     Updates,
     /// The owner dies as soon as it has performed something; its store comes back, or not.
@@ -42,13 +42,13 @@ enum Twist {
     /// A process joins while others are collected.
     Joins,
     /// The removed replica continues, and some hear late that it is removed.
-    GoesOn,
+    Continues,
     /// The owner changes an entry between reserving numbers and using them.
     ChangesBetween,
     /// The owner, or another replica, is removed when the round is done.
     Chain,
     /// A replicator starts anew in its process.
-    StartsAnew,
+    Restarts,
     /// A member is unreachable for longer than markers live.
     LongAway,
     /// A link is cut in one direction.
@@ -58,23 +58,23 @@ enum Twist {
     Expires,
 }
 
-const TWISTS: [Twist; 12] = [
-    Twist::Updates,
-    Twist::OwnerDies,
-    Twist::CopyReturns,
-    Twist::MemberVanishes,
-    Twist::TwoOwners,
-    Twist::Joins,
-    Twist::GoesOn,
-    Twist::ChangesBetween,
-    Twist::Chain,
-    Twist::StartsAnew,
-    Twist::LongAway,
-    Twist::OneWay,
+const PRUNING_EVENTS: [PruningEvent; 12] = [
+    PruningEvent::Updates,
+    PruningEvent::OwnerDies,
+    PruningEvent::CopyReturns,
+    PruningEvent::MemberVanishes,
+    PruningEvent::TwoOwners,
+    PruningEvent::Joins,
+    PruningEvent::Continues,
+    PruningEvent::ChangesBetween,
+    PruningEvent::Chain,
+    PruningEvent::Restarts,
+    PruningEvent::LongAway,
+    PruningEvent::OneWay,
 ];
 
-impl Twist {
-    /// Whether an entry may have to be performed again after this twist.
+impl PruningEvent {
+    /// Whether an entry may have to be performed again after this event.
     fn repeats_work(self) -> bool {
         matches!(
             self,
@@ -82,7 +82,7 @@ impl Twist {
                 | Self::CopyReturns
                 | Self::MemberVanishes
                 | Self::Chain
-                | Self::StartsAnew
+                | Self::Restarts
                 | Self::LongAway
                 | Self::Expires
         )
@@ -144,65 +144,71 @@ fn arrangement(rng: &mut ChaCha8Rng, forgets: bool, sabotage: &'static [Sabotage
 /// Plays one history.
 pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> World {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x9127);
-    let count = TWISTS.len() as u64;
-    let main = TWISTS[usize::try_from(seed % count).expect("a few")];
-    let mut twists = vec![main];
+    let count = PRUNING_EVENTS.len() as u64;
+    let main = PRUNING_EVENTS[usize::try_from(seed % count).expect("a few")];
+    let mut events = vec![main];
     for _ in 0..2 {
         if rng.random_bool(0.25) {
-            let at = rng.random_range(0..=twists.len());
-            twists.insert(at, TWISTS[rng.random_range(0..TWISTS.len())]);
+            let at = rng.random_range(0..=events.len());
+            events.insert(at, PRUNING_EVENTS[rng.random_range(0..PRUNING_EVENTS.len())]);
         }
     }
-    played(rng, seed, main, &twists, sabotage, story)
+    played(rng, seed, main, &events, sabotage, story)
 }
 
-/// Plays one history in which the counter expires at some processes while another twist happens.
+/// Plays one history in which the counter expires at some processes while another event happens.
 pub(super) fn births(seed: u64, sabotage: &'static [Sabotage], story: bool) -> World {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xb127);
-    let others =
-        [Twist::Updates, Twist::OwnerDies, Twist::CopyReturns, Twist::TwoOwners, Twist::Chain, Twist::StartsAnew];
+    let others = [
+        PruningEvent::Updates,
+        PruningEvent::OwnerDies,
+        PruningEvent::CopyReturns,
+        PruningEvent::TwoOwners,
+        PruningEvent::Chain,
+        PruningEvent::Restarts,
+    ];
     let other = others[rng.random_range(0..others.len())];
-    let twists = [Twist::Expires, other, Twist::Expires];
+    let events = [PruningEvent::Expires, other, PruningEvent::Expires];
     let from = rng.random_range(0..2);
-    played(rng, seed, twists[from], &twists[from..], sabotage, story)
+    played(rng, seed, events[from], &events[from..], sabotage, story)
 }
 
 fn played(
     mut rng: ChaCha8Rng,
     seed: u64,
-    main: Twist,
-    twists: &[Twist],
+    main: PruningEvent,
+    events: &[PruningEvent],
     sabotage: &'static [Sabotage],
     story: bool,
 ) -> World {
-    let forgets = twists.contains(&Twist::LongAway);
-    let members = rng.random_range(3..=4) + usize::from(main == Twist::MemberVanishes);
+    let forgets = events.contains(&PruningEvent::LongAway);
+    let members = rng.random_range(3..=4) + usize::from(main == PruningEvent::MemberVanishes);
     let mut world = World::new(seed, arrangement(&mut rng, forgets, sabotage), members);
     if story {
-        world.story = Some(vec![format!("{members} members, {twists:?}")]);
+        world.story = Some(vec![format!("{members} members, {events:?}")]);
     }
-    world.play(&mut rng, twists);
-    if !twists.iter().any(|twist| twist.repeats_work()) {
+    world.play(&mut rng, events);
+    if !events.iter().any(|event| event.repeats_work()) {
         world.check_performed_once();
     }
     world
 }
 
 impl World {
-    fn play(&mut self, rng: &mut ChaCha8Rng, twists: &[Twist]) {
+    fn play(&mut self, rng: &mut ChaCha8Rng, events: &[PruningEvent]) {
         self.run_for(GOSSIP);
         let leaver = rng.random_range(0..self.processes.len());
-        self.scatter(rng, leaver, twists[0]);
+        self.scatter(rng, leaver, events[0]);
         let copies = self.copies(leaver);
         if rng.random_bool(0.3) {
             // Here the leaver writes more after its copy was made.
             self.write_some(rng, leaver, 2);
         }
         let later = self.copies(leaver);
-        self.go(rng, leaver, twists.contains(&Twist::GoesOn));
-        for twist in twists {
+        self.go(rng, leaver, events.contains(&PruningEvent::Continues));
+        for event in events {
             let copies = if rng.random_bool(0.5) { &copies } else { &later };
-            self.twist(rng, *twist, leaver, copies);
+            self.event(rng, *event, leaver, copies);
             if self.broken.is_some() {
                 return;
             }
@@ -211,7 +217,7 @@ impl World {
     }
 
     /// Lets every replica write; only some hear of the leaver's last writes.
-    fn scatter(&mut self, rng: &mut ChaCha8Rng, leaver: usize, main: Twist) {
+    fn scatter(&mut self, rng: &mut ChaCha8Rng, leaver: usize, main: PruningEvent) {
         for index in self.living() {
             let count = rng.random_range(0..=2);
             self.write_some(rng, index, count);
@@ -225,8 +231,8 @@ impl World {
         for (at, other) in others.iter().enumerate() {
             if at == hears_nothing || rng.random_bool(0.5) {
                 self.part(leaver, *other, false);
-                if main == Twist::MemberVanishes {
-                    // With this twist, replicas that hear the leaver do not pass its writes on to this one yet.
+                if main == PruningEvent::MemberVanishes {
+                    // With this event, replicas that hear the leaver do not pass its writes on to this one yet.
                     let heard = others.iter().copied().filter(|heard| heard != other);
                     heard.for_each(|heard| self.part(heard, *other, false));
                 }
@@ -302,19 +308,19 @@ impl World {
         }
     }
 
-    fn twist(&mut self, rng: &mut ChaCha8Rng, twist: Twist, leaver: usize, copies: &Copies) {
-        self.tell(|| format!("-- {twist:?}"));
+    fn event(&mut self, rng: &mut ChaCha8Rng, event: PruningEvent, leaver: usize, copies: &Copies) {
+        self.tell(|| format!("-- {event:?}"));
         let others = self.living();
-        match twist {
-            Twist::Updates => {
+        match event {
+            PruningEvent::Updates => {
                 for _ in 0..rng.random_range(2..5) {
                     self.until_some_point(rng);
                     let Some(index) = self.choose(&others) else { return };
                     self.write_some(rng, index, 1);
                 }
             }
-            Twist::OwnerDies => self.owner_dies(rng),
-            Twist::CopyReturns => {
+            PruningEvent::OwnerDies => self.owner_dies(rng),
+            PruningEvent::CopyReturns => {
                 self.until_some_point(rng);
                 for _ in 0..rng.random_range(1..3) {
                     let Some(index) = self.choose(&others) else { return };
@@ -322,10 +328,10 @@ impl World {
                     self.run_for(rng.random_range(0..300) * MS);
                 }
             }
-            Twist::MemberVanishes => self.member_vanishes(rng, leaver),
-            Twist::TwoOwners => self.two_owners(rng),
-            Twist::Joins => self.somebody_joins(rng),
-            Twist::GoesOn => {
+            PruningEvent::MemberVanishes => self.member_vanishes(rng, leaver),
+            PruningEvent::TwoOwners => self.two_owners(rng),
+            PruningEvent::Joins => self.somebody_joins(rng),
+            PruningEvent::Continues => {
                 self.run_for(rng.random_range(0..400) * MS);
                 if self.processes[leaver].alive {
                     self.write_some(rng, leaver, 1);
@@ -333,8 +339,8 @@ impl World {
                     self.crash(leaver);
                 }
             }
-            Twist::ChangesBetween => self.changes_between(rng),
-            Twist::Chain => {
+            PruningEvent::ChangesBetween => self.changes_between(rng),
+            PruningEvent::Chain => {
                 self.until_some_point(rng);
                 let Some(index) = self.owner().or(others.first().copied()).filter(|_| others.len() > 2) else { return };
                 let late = self.copies(index);
@@ -346,7 +352,7 @@ impl World {
                     self.turns_up(at, &late);
                 }
             }
-            Twist::StartsAnew => {
+            PruningEvent::Restarts => {
                 self.until_some_point(rng);
                 let Some(index) = self.owner().filter(|_| rng.random_bool(0.5)).or_else(|| self.choose(&others)) else {
                     return;
@@ -354,9 +360,9 @@ impl World {
                 self.restart_in_place(index);
                 self.write_some(rng, index, 1);
             }
-            Twist::LongAway => self.long_away(rng),
-            Twist::Expires => self.expires(rng, copies),
-            Twist::OneWay => {
+            PruningEvent::LongAway => self.long_away(rng),
+            PruningEvent::Expires => self.expires(rng, copies),
+            PruningEvent::OneWay => {
                 let (Some(one), Some(other)) = (self.choose(&others), self.choose(&others)) else { return };
                 if one != other {
                     let is_noticed = self.forgets() || rng.random_bool(0.5);

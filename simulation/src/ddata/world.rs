@@ -18,7 +18,7 @@ use rand::RngExt;
 
 use super::checks::Pending;
 use super::disks::Disk;
-use super::ledger::{Book, Ledger, Mask, Tally};
+use super::ledger::{Ledger, Mask, OperationHistory, Tally};
 use super::membership::{News, View};
 use crate::Violation;
 
@@ -102,7 +102,7 @@ pub(super) struct World {
     pub(super) news: BTreeMap<(Duration, u64), (usize, Due)>,
     /// The disks by place.
     pub(super) disks: BTreeMap<usize, Disk>,
-    pub(super) books: Vec<Book>,
+    pub(super) books: Vec<OperationHistory>,
     pub(super) tallies: Vec<Tally>,
     pub(super) ledger_keys: Vec<Key<Ledger>>,
     pub(super) tally_keys: Vec<Key<GCounter>>,
@@ -136,7 +136,7 @@ impl World {
             removed: BTreeSet::new(),
             news: BTreeMap::new(),
             disks: BTreeMap::new(),
-            books: (0..ledgers).map(|_| Book::default()).collect(),
+            books: (0..ledgers).map(|_| OperationHistory::default()).collect(),
             tallies: (0..tallies).map(|_| Tally::default()).collect(),
             ledger_keys: (0..ledgers).map(|index| Key::new(format!("l{index}")).expect("a short id")).collect(),
             tally_keys: (0..tallies).map(|index| Key::new(format!("c{index}")).expect("a short id")).collect(),

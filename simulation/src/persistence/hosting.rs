@@ -7,12 +7,12 @@ use greylag_persistence::{EntityInit, Failure, Incarnation, StateEntityInit, Sto
 use greylag_testkit::deadlines::Steps;
 use rand::RngExt;
 
-use super::book::Book;
-use super::diary::{Heard, Line, State, Wish};
-use super::machine::{Answer, Asked, Machine, Told, asked};
+use super::action_log::{LoggedAction, OrderKind, State, UserAnswer};
+use super::event_entity::EventEntity;
+use super::machine::{Answer, HostInput, HostRequest, Machine, asked};
 use super::permits::Permits;
-use super::slate::Slate;
 use super::stash::Expected;
+use super::state_entity::StateEntity;
 use super::world::{Due, World};
 use crate::Omission;
 
@@ -40,34 +40,34 @@ impl World {
         let (caps, snapshot_caps, state_caps) = self.store.caps();
         let seed = self.rng.random();
         let (machine, out) = if entity < self.setup.books {
-            Machine::book(
-                self.book(entity),
+            Machine::event_entity(
+                self.event_entity(entity),
                 EntityInit {
                     generation,
                     start: key,
                     seed,
                     caps,
                     snapshot_caps,
-                    settings: self.setup.book.clone(),
+                    settings: self.setup.event_entity.clone(),
                     host: None,
                 },
                 now,
             )
         } else {
-            Machine::slate(
-                self.slate(entity),
+            Machine::state_entity(
+                self.state_entity(entity),
                 StateEntityInit {
                     generation,
                     start: key,
                     seed,
                     caps: state_caps,
-                    settings: self.setup.slate.clone(),
+                    settings: self.setup.state_entity.clone(),
                     host: None,
                 },
                 now,
             )
         };
-        let expected = Expected::new(self.setup.book.stash_capacity.get());
+        let expected = Expected::new(self.setup.event_entity.stash_capacity.get());
         self.hosted.insert(
             key,
             Hosted { entity, node, machine, steps: Steps::default(), tick_at: None, claimed: None, expected },
@@ -76,24 +76,35 @@ impl World {
         key
     }
 
-    fn book(&self, entity: usize) -> Book {
-        let (settings, diary) = (self.setup.book.clone(), self.diary.clone());
+    fn event_entity(&self, entity: usize) -> EventEntity {
+        let (settings, action_log) = (self.setup.event_entity.clone(), self.action_log.clone());
         let sends_early = self.without == Some(Omission::SendBeforeStore);
-        Book { id: self.id(entity), settings, diary, rollback: self.setup.rollback, sends_early, snapshot: None }
+        EventEntity {
+            id: self.id(entity),
+            settings,
+            action_log,
+            rollback: self.setup.rollback,
+            sends_early,
+            snapshot: None,
+        }
     }
 
-    fn slate(&self, entity: usize) -> Slate {
-        Slate { id: self.id(entity), settings: self.setup.slate.clone(), diary: self.diary.clone() }
+    fn state_entity(&self, entity: usize) -> StateEntity {
+        StateEntity {
+            id: self.id(entity),
+            settings: self.setup.state_entity.clone(),
+            action_log: self.action_log.clone(),
+        }
     }
 
-    pub(super) fn tell(&mut self, key: u64, told: Told) {
+    pub(super) fn tell(&mut self, key: u64, host_input: HostInput) {
         let now = self.instant();
         let Some(hosted) = self.hosted.get_mut(&key) else { return };
-        if let Told::Order(order) = &told {
+        if let HostInput::Order(order) = &host_input {
             hosted.expected.given(order.number);
         }
-        let ticks = matches!(told, Told::Tick);
-        let out = hosted.machine.handle(now, told);
+        let ticks = matches!(host_input, HostInput::Tick);
+        let out = hosted.machine.handle(now, host_input);
         if ticks {
             hosted.steps.assert_end("entity", now, hosted.machine.next_deadline());
         }
@@ -105,43 +116,43 @@ impl World {
         let Some(hosted) = self.hosted.get_mut(&key) else { return };
         let current = hosted.machine.incarnation();
         let incarnation = if self.without == Some(Omission::Incarnation) { current } else { incarnation };
-        if let (Answer::Book(StoreAnswer::Claimed(Ok(claim))), true) = (&answer, incarnation == current) {
+        if let (Answer::EventEntity(StoreAnswer::Claimed(Ok(claim))), true) = (&answer, incarnation == current) {
             hosted.claimed = Some(claim.highest.as_u64());
         }
-        self.tell(key, Told::Answer(incarnation, answer));
+        self.tell(key, HostInput::Answer(incarnation, answer));
     }
 
     /// Carries out a machine's requests, and checks them.
-    fn act(&mut self, key: u64, out: Vec<Asked>) {
-        self.read_diary(key);
+    fn act(&mut self, key: u64, out: Vec<HostRequest>) {
+        self.read_action_log(key);
         for action in out {
             let Some(hosted) = self.hosted.get_mut(&key) else { break };
             let node = hosted.node;
             match action {
-                Asked::RequestPermit(incarnation) => {
+                HostRequest::RequestPermit(incarnation) => {
                     self.permits[node].ask((key, incarnation));
                     self.grant(node);
                 }
-                Asked::ReturnPermit(incarnation) => {
+                HostRequest::ReturnPermit(incarnation) => {
                     self.permits[node].give_back((key, incarnation));
                     self.grant(node);
                 }
-                Asked::Call(incarnation, call) => self.send(key, incarnation, call),
-                Asked::Dropped(dropped) => {
+                HostRequest::Call(incarnation, call) => self.send(key, incarnation, call),
+                HostRequest::Dropped(dropped) => {
                     let for_room = dropped.answer == EntityError::StashFull;
                     let judged = hosted.expected.was_dropped(dropped.command.number, for_room);
                     dropped.discard();
                     self.judge("stashed orders keep their order (§2.4)", judged);
                 }
-                Asked::Fenced => self.on_fenced(key),
-                Asked::Failed(failure) => self.on_failed(key, &failure),
-                Asked::Stopped => {
+                HostRequest::Fenced => self.on_fenced(key),
+                HostRequest::Failed(failure) => self.on_failed(key, &failure),
+                HostRequest::Stopped => {
                     let ended = hosted.expected.ended();
                     self.judge("no order is forgotten", ended);
                     self.remove(key);
                 }
             }
-            self.read_diary(key);
+            self.read_action_log(key);
         }
         self.check_permits(key);
         let Some(hosted) = self.hosted.get(&key) else { return };
@@ -186,7 +197,7 @@ impl World {
             }
             None => answer_dropped(EntityError::NotStored(NotStoredReason::Fenced), || drop(orders)),
         }
-        self.read_diary(key);
+        self.read_action_log(key);
     }
 
     fn on_failed(&mut self, key: u64, failure: &Failure) {
@@ -195,21 +206,23 @@ impl World {
             self.judge("stashed orders keep their order (§2.4)", judged);
         }
         if self.is_faulty && self.chance(0.3) {
-            return self.tell(key, Told::StopNow);
+            return self.tell(key, HostInput::StopNow);
         }
         let (entity, now) = (self.hosted[&key].entity, self.instant());
         let out = if entity < self.setup.books {
-            let (book, mut out) = (self.book(entity), Vec::new());
-            let Some(Machine::Book(core)) = self.hosted.get_mut(&key).map(|hosted| &mut hosted.machine) else { return };
-            core.restart(now, book, &mut out);
-            asked(out, super::machine::Call::Book)
-        } else {
-            let (slate, mut out) = (self.slate(entity), Vec::new());
-            let Some(Machine::Slate(core)) = self.hosted.get_mut(&key).map(|hosted| &mut hosted.machine) else {
+            let (event_entity, mut out) = (self.event_entity(entity), Vec::new());
+            let Some(Machine::EventEntity(core)) = self.hosted.get_mut(&key).map(|hosted| &mut hosted.machine) else {
                 return;
             };
-            core.restart(now, slate, &mut out);
-            asked(out, super::machine::Call::Slate)
+            core.restart(now, event_entity, &mut out);
+            asked(out, super::machine::Call::EventEntity)
+        } else {
+            let (state_entity, mut out) = (self.state_entity(entity), Vec::new());
+            let Some(Machine::StateEntity(core)) = self.hosted.get_mut(&key).map(|hosted| &mut hosted.machine) else {
+                return;
+            };
+            core.restart(now, state_entity, &mut out);
+            asked(out, super::machine::Call::StateEntity)
         };
         self.act(key, out);
     }
@@ -225,7 +238,7 @@ impl World {
             self.permits[hosted.node].forget(key);
             let node = hosted.node;
             drop(hosted);
-            self.diary.take();
+            self.action_log.take();
             self.grant(node);
         }
     }
@@ -238,25 +251,25 @@ impl World {
         }
     }
 
-    fn read_diary(&mut self, key: u64) {
-        for line in self.diary.take() {
+    fn read_action_log(&mut self, key: u64) {
+        for line in self.action_log.take() {
             let hosted = self.hosted.get_mut(&key);
             let entity = hosted.as_ref().map(|hosted| hosted.entity);
             let kept = hosted.map_or(Ok(()), |hosted| hosted.expected.did(&line));
             self.judge("stashed orders keep their order (§2.4)", kept);
             match line {
-                Line::Recovered { state, count } => self.on_recovered(key, &state, count),
-                Line::Sent { delivery, entry } => {
+                LoggedAction::Recovered { state, count } => self.on_recovered(key, &state, count),
+                LoggedAction::Sent { delivery, entry } => {
                     let Some(entity) = entity else { continue };
-                    let judged = self.chronicles[entity].check_sent(delivery, entry);
+                    let judged = self.event_histories[entity].check_sent(delivery, entry);
                     self.judge("nothing is sent before it is stored (§6)", judged);
                     if !self.is_faulty || self.chance(0.75) {
                         let delay = Duration::from_millis(self.rng.random_range(1..50));
-                        self.later(delay, Due::Wanted { entity, wish: Wish::Confirm(delivery) });
+                        self.later(delay, Due::Wanted { entity, kind: OrderKind::Confirm(delivery) });
                     }
                 }
-                Line::Answered { number, heard } => self.on_heard(number, &heard),
-                Line::Handled { .. } | Line::Unstashes => {}
+                LoggedAction::Answered { number, answer_of_user } => self.on_user_answer(number, &answer_of_user),
+                LoggedAction::Handled { .. } | LoggedAction::Unstashes => {}
             }
         }
     }
@@ -265,28 +278,30 @@ impl World {
         self.checked += 1;
         let hosted = &self.hosted[&key];
         let judged = match state {
-            State::Book(_) if hosted.claimed != Some(count) => {
+            State::EventEntity(_) if hosted.claimed != Some(count) => {
                 Err(format!("recovered to {count}, where its claim said {:?}", hosted.claimed))
             }
-            State::Book(pages) => self.chronicles[hosted.entity].check_state(pages, count as usize),
-            State::Slate(lines) => self.registers[hosted.entity - self.setup.books].check_state(lines, count as usize),
+            State::EventEntity(pages) => self.event_histories[hosted.entity].check_state(pages, count as usize),
+            State::StateEntity(lines) => {
+                self.state_histories[hosted.entity - self.setup.books].check_state(lines, count as usize)
+            }
         };
         self.judge("state after recovery is the fold of what is stored (§10.4)", judged);
     }
 
-    fn on_heard(&mut self, number: u64, heard: &Heard) {
+    fn on_user_answer(&mut self, number: u64, answer_of_user: &UserAnswer) {
         let given = self.given[&number];
-        let judged = match (heard, given.entity.checked_sub(self.setup.books)) {
-            (Heard::Unknown, _) => return,
-            (Heard::NotStored(_), None) => self.chronicles[given.entity].deny(number),
-            (Heard::NotStored(_), Some(register)) => self.registers[register].deny(number),
-            (Heard::Value(count), None) => {
+        let judged = match (answer_of_user, given.entity.checked_sub(self.setup.books)) {
+            (UserAnswer::Unknown, _) => return,
+            (UserAnswer::NotStored(_), None) => self.event_histories[given.entity].deny(number),
+            (UserAnswer::NotStored(_), Some(state_history)) => self.state_histories[state_history].deny(number),
+            (UserAnswer::Value(count), None) => {
                 self.served.insert(number);
-                self.chronicles[given.entity].check_answer(number, given.wish, given.stored, *count as usize)
+                self.event_histories[given.entity].check_answer(number, given.kind, given.stored, *count as usize)
             }
-            (Heard::Value(count), Some(register)) => {
+            (UserAnswer::Value(count), Some(state_history)) => {
                 self.served.insert(number);
-                self.registers[register].check_answer(number, given.wish, *count as usize)
+                self.state_histories[state_history].check_answer(number, given.kind, *count as usize)
             }
         };
         self.checked += 1;

@@ -7,30 +7,30 @@ use greylag_persistence::{
     StateEntityCore, StateEntityInit, StatePhase, StoreAnswer, StoreCall,
 };
 
-use super::book::Book;
-use super::diary::Order;
-use super::slate::Slate;
+use super::action_log::Order;
+use super::event_entity::EventEntity;
+use super::state_entity::StateEntity;
 
 pub(super) enum Machine {
-    Book(Box<EntityCore<Book>>),
-    Slate(Box<StateEntityCore<Slate>>),
+    EventEntity(Box<EntityCore<EventEntity>>),
+    StateEntity(Box<StateEntityCore<StateEntity>>),
 }
 
 /// A machine's call to the stores.
 #[derive(Debug, Clone)]
 pub(super) enum Call {
-    Book(StoreCall),
-    Slate(StateCall),
+    EventEntity(StoreCall),
+    StateEntity(StateCall),
 }
 
 #[derive(Debug, Clone)]
 pub(super) enum Answer {
-    Book(StoreAnswer),
-    Slate(StateAnswer),
+    EventEntity(StoreAnswer),
+    StateEntity(StateAnswer),
 }
 
 /// An input to an entity machine, whichever kind of entity it runs.
-pub(super) enum Told {
+pub(super) enum HostInput {
     Order(Order),
     Permit(Incarnation),
     Answer(Incarnation, Answer),
@@ -40,7 +40,7 @@ pub(super) enum Told {
 }
 
 /// A machine's request to its host.
-pub(super) enum Asked {
+pub(super) enum HostRequest {
     RequestPermit(Incarnation),
     ReturnPermit(Incarnation),
     Call(Incarnation, Call),
@@ -51,109 +51,113 @@ pub(super) enum Asked {
 }
 
 impl Machine {
-    pub(super) fn book(book: Book, init: EntityInit, now: Instant) -> (Self, Vec<Asked>) {
+    pub(super) fn event_entity(event_entity: EventEntity, init: EntityInit, now: Instant) -> (Self, Vec<HostRequest>) {
         let mut out = Vec::new();
-        let core = EntityCore::start(book.stored(), init, now, &mut out).expect("drawn settings work");
-        (Self::Book(Box::new(core)), asked(out, Call::Book))
+        let core = EntityCore::start(event_entity.stored(), init, now, &mut out).expect("drawn settings work");
+        (Self::EventEntity(Box::new(core)), asked(out, Call::EventEntity))
     }
 
-    pub(super) fn slate(slate: Slate, init: StateEntityInit, now: Instant) -> (Self, Vec<Asked>) {
+    pub(super) fn state_entity(
+        state_entity: StateEntity,
+        init: StateEntityInit,
+        now: Instant,
+    ) -> (Self, Vec<HostRequest>) {
         let mut out = Vec::new();
-        let core = StateEntityCore::start(slate.stored(), init, now, &mut out).expect("drawn settings work");
-        (Self::Slate(Box::new(core)), asked(out, Call::Slate))
+        let core = StateEntityCore::start(state_entity.stored(), init, now, &mut out).expect("drawn settings work");
+        (Self::StateEntity(Box::new(core)), asked(out, Call::StateEntity))
     }
 
-    pub(super) fn handle(&mut self, now: Instant, told: Told) -> Vec<Asked> {
+    pub(super) fn handle(&mut self, now: Instant, host_input: HostInput) -> Vec<HostRequest> {
         match self {
-            Self::Book(core) => {
+            Self::EventEntity(core) => {
                 let mut out = Vec::new();
                 let answer = |answer| match answer {
-                    Answer::Book(answer) => answer,
-                    Answer::Slate(_) => unreachable!("the world keeps the kinds apart"),
+                    Answer::EventEntity(answer) => answer,
+                    Answer::StateEntity(_) => unreachable!("the world keeps the kinds apart"),
                 };
-                core.handle(now, input(told, answer), &mut out);
-                asked(out, Call::Book)
+                core.handle(now, input(host_input, answer), &mut out);
+                asked(out, Call::EventEntity)
             }
-            Self::Slate(core) => {
+            Self::StateEntity(core) => {
                 let mut out = Vec::new();
                 let answer = |answer| match answer {
-                    Answer::Slate(answer) => answer,
-                    Answer::Book(_) => unreachable!("the world keeps the kinds apart"),
+                    Answer::StateEntity(answer) => answer,
+                    Answer::EventEntity(_) => unreachable!("the world keeps the kinds apart"),
                 };
-                core.handle(now, input(told, answer), &mut out);
-                asked(out, Call::Slate)
+                core.handle(now, input(host_input, answer), &mut out);
+                asked(out, Call::StateEntity)
             }
         }
     }
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match self {
-            Self::Book(core) => core.next_deadline(),
-            Self::Slate(core) => core.next_deadline(),
+            Self::EventEntity(core) => core.next_deadline(),
+            Self::StateEntity(core) => core.next_deadline(),
         }
     }
 
     pub(super) fn incarnation(&self) -> Incarnation {
         match self {
-            Self::Book(core) => core.incarnation(),
-            Self::Slate(core) => core.incarnation(),
+            Self::EventEntity(core) => core.incarnation(),
+            Self::StateEntity(core) => core.incarnation(),
         }
     }
 
     /// Whether a step of recovery, which has a deadline, is in progress.
     pub(super) fn is_recovering(&self) -> bool {
         match self {
-            Self::Book(core) => {
+            Self::EventEntity(core) => {
                 matches!(core.phase(), PhaseName::Claiming | PhaseName::LoadingSnapshot | PhaseName::Replaying)
             }
-            Self::Slate(core) => core.phase() == StatePhase::Loading,
+            Self::StateEntity(core) => core.phase() == StatePhase::Loading,
         }
     }
 
     /// Whether it may hold a recovery permit.
     pub(super) fn may_hold_permit(&self) -> bool {
         let awaits = match self {
-            Self::Book(core) => core.phase() == PhaseName::AwaitingPermit,
-            Self::Slate(core) => core.phase() == StatePhase::AwaitingPermit,
+            Self::EventEntity(core) => core.phase() == PhaseName::AwaitingPermit,
+            Self::StateEntity(core) => core.phase() == StatePhase::AwaitingPermit,
         };
         awaits || self.is_recovering()
     }
 
     pub(super) fn is_running(&self) -> bool {
         match self {
-            Self::Book(core) => matches!(core.phase(), PhaseName::Running | PhaseName::Persisting),
-            Self::Slate(core) => matches!(core.phase(), StatePhase::Running | StatePhase::Persisting),
+            Self::EventEntity(core) => matches!(core.phase(), PhaseName::Running | PhaseName::Persisting),
+            Self::StateEntity(core) => matches!(core.phase(), StatePhase::Running | StatePhase::Persisting),
         }
     }
 
     pub(super) fn take_waiting(&mut self) -> Vec<Order> {
         match self {
-            Self::Book(core) => core.take_waiting(),
-            Self::Slate(core) => core.take_waiting(),
+            Self::EventEntity(core) => core.take_waiting(),
+            Self::StateEntity(core) => core.take_waiting(),
         }
     }
 }
 
-fn input<A>(told: Told, answer: impl FnOnce(Answer) -> A) -> Input<Order, A> {
-    match told {
-        Told::Order(order) => Input::Command(order),
-        Told::Permit(incarnation) => Input::PermitGranted(incarnation),
-        Told::Answer(incarnation, given) => Input::Answer { incarnation, answer: answer(given) },
-        Told::Tick => Input::Tick,
-        Told::Stop => Input::Stop,
-        Told::StopNow => Input::StopNow,
+fn input<A>(host_input: HostInput, answer: impl FnOnce(Answer) -> A) -> Input<Order, A> {
+    match host_input {
+        HostInput::Order(order) => Input::Command(order),
+        HostInput::Permit(incarnation) => Input::PermitGranted(incarnation),
+        HostInput::Answer(incarnation, given) => Input::Answer { incarnation, answer: answer(given) },
+        HostInput::Tick => Input::Tick,
+        HostInput::Stop => Input::Stop,
+        HostInput::StopNow => Input::StopNow,
     }
 }
 
-pub(super) fn asked<C>(out: Vec<Action<Order, C>>, call: impl Fn(C) -> Call) -> Vec<Asked> {
+pub(super) fn asked<C>(out: Vec<Action<Order, C>>, call: impl Fn(C) -> Call) -> Vec<HostRequest> {
     let asked = out.into_iter().filter_map(|action| match action {
-        Action::RequestPermit(incarnation) => Some(Asked::RequestPermit(incarnation)),
-        Action::ReturnPermit(incarnation) => Some(Asked::ReturnPermit(incarnation)),
-        Action::Store { incarnation, call: asked } => Some(Asked::Call(incarnation, call(asked))),
-        Action::DeadLetter(dropped) => Some(Asked::Dropped(dropped)),
-        Action::Fenced(_) => Some(Asked::Fenced),
-        Action::Failed(failure) => Some(Asked::Failed(failure)),
-        Action::Stopped => Some(Asked::Stopped),
+        Action::RequestPermit(incarnation) => Some(HostRequest::RequestPermit(incarnation)),
+        Action::ReturnPermit(incarnation) => Some(HostRequest::ReturnPermit(incarnation)),
+        Action::Store { incarnation, call: asked } => Some(HostRequest::Call(incarnation, call(asked))),
+        Action::DeadLetter(dropped) => Some(HostRequest::Dropped(dropped)),
+        Action::Fenced(_) => Some(HostRequest::Fenced),
+        Action::Failed(failure) => Some(HostRequest::Failed(failure)),
+        Action::Stopped => Some(HostRequest::Stopped),
         Action::Recovered { .. }
         // These behaviours start nothing besides their commands.
         | Action::Work { .. }

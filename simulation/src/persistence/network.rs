@@ -37,7 +37,7 @@ fn failure(cause: &str) -> StoreFailure {
 fn unavailable(call: &Call, unanswered: bool, cause: &str) -> Answer {
     let cause = failure(cause);
     match call {
-        Call::Book(call) => Answer::Book(match call {
+        Call::EventEntity(call) => Answer::EventEntity(match call {
             StoreCall::ReadHead { .. } => StoreAnswer::Head(Err(ReadError::Unavailable(cause))),
             StoreCall::Claim { .. } => StoreAnswer::Claimed(Err(ClaimError::Unavailable(cause))),
             StoreCall::Advance { .. } => StoreAnswer::Advanced(Err(AdvanceError::Unavailable(cause))),
@@ -55,22 +55,26 @@ fn unavailable(call: &Call, unanswered: bool, cause: &str) -> Answer {
                 StoreAnswer::SnapshotsDeleted(*criteria, Err(SnapshotError::Unavailable(cause)))
             }
         }),
-        Call::Slate(StateCall::Get { .. }) => Answer::Slate(StateAnswer::Loaded(Err(ReadError::Unavailable(cause)))),
-        Call::Slate(_) if unanswered => Answer::Slate(StateAnswer::Written(Err(StateWriteError::Unknown(cause)))),
-        Call::Slate(_) => Answer::Slate(StateAnswer::Written(Err(StateWriteError::NotStored(cause)))),
+        Call::StateEntity(StateCall::Get { .. }) => {
+            Answer::StateEntity(StateAnswer::Loaded(Err(ReadError::Unavailable(cause))))
+        }
+        Call::StateEntity(_) if unanswered => {
+            Answer::StateEntity(StateAnswer::Written(Err(StateWriteError::Unknown(cause))))
+        }
+        Call::StateEntity(_) => Answer::StateEntity(StateAnswer::Written(Err(StateWriteError::NotStored(cause)))),
     }
 }
 
 /// The refusal of a store without free space.
 fn full(call: &Call) -> Option<Answer> {
     match call {
-        Call::Book(StoreCall::Append(_)) => {
+        Call::EventEntity(StoreCall::Append(_)) => {
             let reason = RejectReason::StorageLow("0 bytes are free".to_owned());
-            Some(Answer::Book(StoreAnswer::Appended(Err(AppendError::Rejected(reason)))))
+            Some(Answer::EventEntity(StoreAnswer::Appended(Err(AppendError::Rejected(reason)))))
         }
-        Call::Slate(StateCall::Upsert { .. } | StateCall::Delete { .. }) => {
+        Call::StateEntity(StateCall::Upsert { .. } | StateCall::Delete { .. }) => {
             let reason = StateRejectReason::StorageLow("0 bytes are free".to_owned());
-            Some(Answer::Slate(StateAnswer::Written(Err(StateWriteError::Rejected(reason)))))
+            Some(Answer::StateEntity(StateAnswer::Written(Err(StateWriteError::Rejected(reason)))))
         }
         _ => None,
     }
@@ -80,23 +84,27 @@ fn full(call: &Call) -> Option<Answer> {
 fn after_doubt(call: &Call, answer: Answer) -> Answer {
     let doubt = || failure("an earlier try went unanswered");
     let later = |current: &StateHead| match call {
-        Call::Slate(StateCall::Upsert { write, .. } | StateCall::Delete { write }) => current.revision > write.revision,
+        Call::StateEntity(StateCall::Upsert { write, .. } | StateCall::Delete { write }) => {
+            current.revision > write.revision
+        }
         _ => false,
     };
     match answer {
-        Answer::Book(StoreAnswer::Appended(Err(
+        Answer::EventEntity(StoreAnswer::Appended(Err(
             AppendError::Rejected(_) | AppendError::NotStored(_) | AppendError::Conflict { .. },
-        ))) => Answer::Book(StoreAnswer::Appended(Err(AppendError::Unknown(doubt())))),
-        Answer::Slate(StateAnswer::Written(Err(StateWriteError::Rejected(_) | StateWriteError::NotStored(_)))) => {
-            Answer::Slate(StateAnswer::Written(Err(StateWriteError::Unknown(doubt()))))
-        }
+        ))) => Answer::EventEntity(StoreAnswer::Appended(Err(AppendError::Unknown(doubt())))),
+        Answer::StateEntity(StateAnswer::Written(Err(
+            StateWriteError::Rejected(_) | StateWriteError::NotStored(_),
+        ))) => Answer::StateEntity(StateAnswer::Written(Err(StateWriteError::Unknown(doubt())))),
         // The events of the unanswered try may have been deleted since, also by the writer that fenced this one.
-        Answer::Book(StoreAnswer::Appended(Err(AppendError::Fenced { current }))) if matches!(call, Call::Book(StoreCall::Append(append)) if append.last() <= Some(current.deleted_to)) => {
-            Answer::Book(StoreAnswer::Appended(Err(AppendError::Unknown(doubt()))))
+        Answer::EventEntity(StoreAnswer::Appended(Err(AppendError::Fenced { current }))) if matches!(call, Call::EventEntity(StoreCall::Append(append)) if append.last() <= Some(current.deleted_to)) => {
+            Answer::EventEntity(StoreAnswer::Appended(Err(AppendError::Unknown(doubt()))))
         }
         // The later write hides whether this one was stored.
-        Answer::Slate(StateAnswer::Written(Err(StateWriteError::RevisionMismatch { current }))) if later(&current) => {
-            Answer::Slate(StateAnswer::Written(Err(StateWriteError::Unknown(doubt()))))
+        Answer::StateEntity(StateAnswer::Written(Err(StateWriteError::RevisionMismatch { current })))
+            if later(&current) =>
+        {
+            Answer::StateEntity(StateAnswer::Written(Err(StateWriteError::Unknown(doubt()))))
         }
         other => other,
     }
@@ -105,8 +113,8 @@ fn after_doubt(call: &Call, answer: Answer) -> Answer {
 fn is_write(call: &Call) -> bool {
     matches!(
         call,
-        Call::Book(StoreCall::Append(_) | StoreCall::Claim { .. } | StoreCall::DeleteEvents { .. })
-            | Call::Slate(StateCall::Upsert { .. } | StateCall::Delete { .. })
+        Call::EventEntity(StoreCall::Append(_) | StoreCall::Claim { .. } | StoreCall::DeleteEvents { .. })
+            | Call::StateEntity(StateCall::Upsert { .. } | StateCall::Delete { .. })
     )
 }
 
@@ -114,12 +122,12 @@ fn is_write(call: &Call) -> bool {
 fn may_hang(call: &Call) -> bool {
     matches!(
         call,
-        Call::Book(
+        Call::EventEntity(
             StoreCall::Claim { .. }
                 | StoreCall::ReadHead { .. }
                 | StoreCall::LoadSnapshot { .. }
                 | StoreCall::ReadPage { .. }
-        ) | Call::Slate(StateCall::Get { .. })
+        ) | Call::StateEntity(StateCall::Get { .. })
     )
 }
 
@@ -201,7 +209,7 @@ impl World {
 
     /// Whether a store that acknowledges before it is durable loses this append.
     fn is_hasty(&mut self, call: &Call) -> bool {
-        matches!(call, Call::Book(StoreCall::Append(_))) && self.chance(0.1)
+        matches!(call, Call::EventEntity(StoreCall::Append(_))) && self.chance(0.1)
     }
 
     fn answer(&mut self, tried: &Try, answer: Answer) {

@@ -23,8 +23,8 @@ pub(super) struct Setup {
     /// then.
     pub(super) clears: bool,
     pub(super) damages: bool,
-    pub(super) book: EventSourcedSettings,
-    pub(super) slate: DurableStateSettings,
+    pub(super) event_entity: EventSourcedSettings,
+    pub(super) state_entity: DurableStateSettings,
     pub(super) loss: f64,
     pub(super) copies: f64,
     pub(super) refusals: f64,
@@ -49,7 +49,7 @@ impl Setup {
         let delete_events = pick(&[0, 1]) == 1;
         let clears = pick(&[0, 0, 1]) == 1;
         let latest_only = pick(&[0, 0, 0, 0, 1]) == 1;
-        let book = EventSourcedSettings {
+        let event_entity = EventSourcedSettings {
             recovery_event_timeout: Duration::from_secs(2),
             replay_page_events: size(pick(&[1, 2, 5, 1_000])),
             stash_capacity,
@@ -62,7 +62,7 @@ impl Setup {
             delivery_tracker,
             ..EventSourcedSettings::default()
         };
-        let slate = DurableStateSettings {
+        let state_entity = DurableStateSettings {
             recovery_timeout: Duration::from_secs(2),
             stash_capacity,
             stash_overflow,
@@ -81,8 +81,8 @@ impl Setup {
             latest_only,
             clears,
             damages,
-            book,
-            slate,
+            event_entity,
+            state_entity,
             loss: share(pick(&[0, 20, 60, 120])),
             copies: share(pick(&[0, 20, 80])),
             refusals: share(pick(&[0, 5, 30])),

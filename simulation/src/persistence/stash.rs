@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use super::diary::Line;
+use super::action_log::LoggedAction;
 
 /// The order in which one machine must handle its orders. It shares no code with the machine's own stash.
 #[derive(Debug)]
 pub(super) struct Expected {
     capacity: usize,
     waiting: VecDeque<u64>,
-    aside: VecDeque<u64>,
+    is_stashed: VecDeque<u64>,
     /// Count of stashed orders that come before any waiting one.
     unstashed: usize,
     /// Orders for which there was no room.
@@ -18,8 +18,8 @@ pub(super) struct Expected {
 
 impl Expected {
     pub(super) fn new(capacity: usize) -> Self {
-        let (waiting, aside, dropped) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
-        Self { capacity, waiting, aside, unstashed: 0, dropped }
+        let (waiting, is_stashed, dropped) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        Self { capacity, waiting, is_stashed, unstashed: 0, dropped }
     }
 
     /// Notes an order given to the machine.
@@ -32,26 +32,26 @@ impl Expected {
     }
 
     /// Compares an order that the machine handled with the one that must be next.
-    pub(super) fn did(&mut self, line: &Line) -> Result<(), String> {
+    pub(super) fn did(&mut self, line: &LoggedAction) -> Result<(), String> {
         match *line {
-            Line::Handled { number, aside } => {
+            LoggedAction::Handled { number, is_stashed } => {
                 let next = if self.unstashed > 0 {
                     self.unstashed -= 1;
-                    self.aside.pop_front()
+                    self.is_stashed.pop_front()
                 } else {
                     self.waiting.pop_front()
                 };
                 if next != Some(number) {
                     return Err(format!("order {number} was handled where {next:?} was next"));
                 }
-                match aside {
-                    true if self.aside.len() < self.capacity => self.aside.push_back(number),
+                match is_stashed {
+                    true if self.is_stashed.len() < self.capacity => self.is_stashed.push_back(number),
                     true => self.dropped.push_back(number),
                     false => {}
                 }
             }
-            Line::Unstashes => self.unstashed = self.aside.len(),
-            Line::Recovered { .. } | Line::Sent { .. } | Line::Answered { .. } => {}
+            LoggedAction::Unstashes => self.unstashed = self.is_stashed.len(),
+            LoggedAction::Recovered { .. } | LoggedAction::Sent { .. } | LoggedAction::Answered { .. } => {}
         }
         Ok(())
     }
@@ -65,7 +65,7 @@ impl Expected {
         if for_room {
             return if from(&mut self.dropped) { Ok(()) } else { Err(format!("order {number} had room")) };
         }
-        if from(&mut self.aside) {
+        if from(&mut self.is_stashed) {
             // Stashed orders are dropped all at once.
             self.unstashed = 0;
             return Ok(());
@@ -80,19 +80,23 @@ impl Expected {
 
     /// Checks the orders that the machine hands over when it ends: all that wait, oldest first.
     pub(super) fn handed_over(&mut self, numbers: &[u64]) -> Result<(), String> {
-        let all: Vec<u64> = self.aside.drain(..).chain(self.waiting.drain(..)).collect();
+        let all: Vec<u64> = self.is_stashed.drain(..).chain(self.waiting.drain(..)).collect();
         self.unstashed = 0;
         if all == numbers { Ok(()) } else { Err(format!("{numbers:?} are handed over where {all:?} wait")) }
     }
 
     /// Checks a machine whose handler panicked: its stashed orders must have been dropped.
     pub(super) fn lost_its_state(&self) -> Result<(), String> {
-        if self.aside.is_empty() { Ok(()) } else { Err(format!("{:?} stay put aside after a panic", self.aside)) }
+        if self.is_stashed.is_empty() {
+            Ok(())
+        } else {
+            Err(format!("{:?} stay stashed after a panic", self.is_stashed))
+        }
     }
 
     /// Checks a machine that has ended: no order may be forgotten in it.
     pub(super) fn ended(&self) -> Result<(), String> {
-        if self.aside.is_empty() && self.waiting.is_empty() && self.dropped.is_empty() {
+        if self.is_stashed.is_empty() && self.waiting.is_empty() && self.dropped.is_empty() {
             Ok(())
         } else {
             Err(format!("orders ended with the entity unanswered: {self:?}"))

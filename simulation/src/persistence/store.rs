@@ -70,20 +70,20 @@ impl Store {
     pub(super) fn perform(&self, at_micros: u64, call: Call) -> Answer {
         self.micros.store(at_micros, Ordering::Relaxed);
         match call {
-            Call::Book(call) => {
+            Call::EventEntity(call) => {
                 let call = self.weakened(call);
-                Answer::Book(now(call.perform(&self.stores)))
+                Answer::EventEntity(now(call.perform(&self.stores)))
             }
-            Call::Slate(call) => {
+            Call::StateEntity(call) => {
                 let call = self.weakened_state(call);
-                Answer::Slate(now(call.perform(&self.states)))
+                Answer::StateEntity(now(call.perform(&self.states)))
             }
         }
     }
 
     /// The answer of a store that does not wait until the write is durable.
     pub(super) fn hasty() -> Answer {
-        Answer::Book(StoreAnswer::Appended(Ok(Appended { timestamp: Timestamp::from_micros(1) })))
+        Answer::EventEntity(StoreAnswer::Appended(Ok(Appended { timestamp: Timestamp::from_micros(1) })))
     }
 
     /// Changes a call so that it passes the check that is omitted.

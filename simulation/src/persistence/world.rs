@@ -1,7 +1,7 @@
 //! Nodes with entities, the stores that they share, and time.
 //!
 //! Several nodes host the same entities, one after another and at once. Hosts of machines are in [`super::hosting`],
-//! the way to the stores in [`super::network`], faults in [`super::trouble`].
+//! the way to the stores in [`super::network`], faults in [`super::faults`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use greylag_persistence::{Incarnation, PersistenceId, StateCall, StoreCall};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::book::Entry;
-use super::chronicle::{Chronicle, Register};
-use super::diary::{Diary, Order, Wish};
+use super::action_log::{ActionLog, Order, OrderKind};
+use super::event_entity::Entry;
+use super::history::{EventHistory, StateHistory};
 use super::hosting::Hosted;
-use super::machine::{Answer, Call, Told};
+use super::machine::{Answer, Call, HostInput};
 use super::network::Try;
 use super::permits::Permits;
 use super::setup::Setup;
-use super::slate::Lines;
+use super::state_entity::StateEntries;
 use super::store::Store;
 use super::text::Text;
 use crate::{Omission, Violation};
@@ -42,21 +42,21 @@ pub(super) enum Due {
     /// A user has a request for the entity with this index.
     Wanted {
         entity: usize,
-        wish: Wish,
+        kind: OrderKind,
     },
     /// An order that another machine has not handled.
     HandedOn {
         machine: u64,
         order: Order,
     },
-    Trouble,
+    Fault,
 }
 
 /// State of an order when it was given.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Given {
+pub(super) struct GivenOrder {
     pub(super) entity: usize,
-    pub(super) wish: Wish,
+    pub(super) kind: OrderKind,
     /// Count of events stored then.
     pub(super) stored: usize,
 }
@@ -76,10 +76,10 @@ pub(super) struct World {
     pub(super) starts: u64,
     /// The newest generation of each entity.
     pub(super) generations: Vec<u64>,
-    pub(super) chronicles: Vec<Chronicle>,
-    pub(super) registers: Vec<Register>,
-    pub(super) diary: Diary,
-    pub(super) given: BTreeMap<u64, Given>,
+    pub(super) event_histories: Vec<EventHistory>,
+    pub(super) state_histories: Vec<StateHistory>,
+    pub(super) action_log: ActionLog,
+    pub(super) given: BTreeMap<u64, GivenOrder>,
     /// Orders that were answered with a value.
     pub(super) served: BTreeSet<u64>,
     pub(super) is_faulty: bool,
@@ -108,10 +108,10 @@ impl World {
             hosted: BTreeMap::new(),
             starts: 0,
             generations: vec![0; entities],
-            chronicles: (0..setup.books).map(|_| Chronicle::default()).collect(),
-            registers: (0..setup.slates).map(|_| Register::default()).collect(),
+            event_histories: (0..setup.books).map(|_| EventHistory::default()).collect(),
+            state_histories: (0..setup.slates).map(|_| StateHistory::default()).collect(),
             setup,
-            diary: Diary::default(),
+            action_log: ActionLog::default(),
             given: BTreeMap::new(),
             served: BTreeSet::new(),
             is_faulty: true,
@@ -172,38 +172,38 @@ impl World {
         match due {
             Due::Arrives(tried) => self.on_arrival(*tried),
             Due::Answer { machine, incarnation, answer } => self.on_answer(machine, incarnation, *answer),
-            Due::Permit { machine, incarnation } => self.tell(machine, Told::Permit(incarnation)),
+            Due::Permit { machine, incarnation } => self.tell(machine, HostInput::Permit(incarnation)),
             Due::Tick { machine } => {
                 if let Some(hosted) = self.hosted.get_mut(&machine) {
                     hosted.tick_at = None;
                 }
-                self.tell(machine, Told::Tick);
+                self.tell(machine, HostInput::Tick);
             }
-            Due::Wanted { entity, wish } => self.want(entity, wish),
-            Due::HandedOn { machine, order } => self.tell(machine, Told::Order(order)),
-            Due::Trouble => self.trouble(),
+            Due::Wanted { entity, kind } => self.want(entity, kind),
+            Due::HandedOn { machine, order } => self.tell(machine, HostInput::Order(order)),
+            Due::Fault => self.inject_fault(),
         }
     }
 
     /// Gives a user's request to one of the machines that host the entity.
-    pub(super) fn want(&mut self, entity: usize, wish: Wish) {
+    pub(super) fn want(&mut self, entity: usize, kind: OrderKind) {
         let hosts: Vec<u64> =
             self.hosted.iter().filter(|(_, hosted)| hosted.entity == entity).map(|(key, _)| *key).collect();
         if hosts.is_empty() {
             return;
         }
         let machine = hosts[self.rng.random_range(0..hosts.len())];
-        self.order(machine, wish);
+        self.order(machine, kind);
     }
 
     /// Gives an order to a machine; answers its number.
-    pub(super) fn order(&mut self, machine: u64, wish: Wish) -> u64 {
+    pub(super) fn order(&mut self, machine: u64, kind: OrderKind) -> u64 {
         let number = self.given.len() as u64 + 1;
         let entity = self.hosted[&machine].entity;
-        let stored = self.chronicles.get(entity).map_or(0, |chronicle| chronicle.entries.len());
-        self.given.insert(number, Given { entity, wish, stored });
-        let order = self.diary.order(number, wish);
-        self.tell(machine, Told::Order(order));
+        let stored = self.event_histories.get(entity).map_or(0, |history| history.entries.len());
+        self.given.insert(number, GivenOrder { entity, kind, stored });
+        let order = self.action_log.order(number, kind);
+        self.tell(machine, HostInput::Order(order));
         number
     }
 
@@ -211,7 +211,7 @@ impl World {
     pub(super) fn perform(&mut self, call: Call) -> Answer {
         let micros = 1 + u64::try_from(self.now.as_micros()).expect("minutes at most");
         match &call {
-            Call::Book(asked) => {
+            Call::EventEntity(asked) => {
                 let Some(entity) = self.entity_of(&call) else { return self.store.perform(micros, call) };
                 let (id, before) = (self.id(entity), self.store.head(&self.id(entity)));
                 let (writer, entries) = match asked {
@@ -224,24 +224,24 @@ impl World {
                         (Some(append.writer_uuid), events.filter_map(|event| read(&event.payload)).collect())
                     }
                     StoreCall::Claim { writer_uuid, under, .. } => {
-                        self.chronicles[entity].claims.asked(*writer_uuid, *under);
+                        self.event_histories[entity].claims.asked(*writer_uuid, *under);
                         (Some(*writer_uuid), Vec::new())
                     }
                     _ => (None, Vec::new()),
                 };
                 let answer = self.store.perform(micros, call);
                 let after = self.store.head(&id);
-                if let Err(what) = self.chronicles[entity].performed(&before, &after, writer, entries) {
+                if let Err(what) = self.event_histories[entity].performed(&before, &after, writer, entries) {
                     self.fail("never two accepted histories", what);
                 }
                 answer
             }
-            Call::Slate(asked) => {
+            Call::StateEntity(asked) => {
                 let entity = self.entity_of(&call).expect("every call names its state");
                 let (generation, content) = match asked {
                     StateCall::Upsert { write, value, .. } => {
                         let text = String::from_utf8_lossy(&value.payload).into_owned();
-                        (write.generation, Lines::read(&mut text.split(' ')))
+                        (write.generation, StateEntries::read(&mut text.split(' ')))
                     }
                     StateCall::Delete { write } => (write.generation, None),
                     StateCall::Get { .. } => (None, None),
@@ -249,8 +249,8 @@ impl World {
                 let (id, before) = (self.id(entity), self.store.state_head(&self.id(entity)));
                 let answer = self.store.perform(micros, call);
                 let after = self.store.state_head(&id);
-                let register = &mut self.registers[entity - self.setup.books];
-                if let Err(what) = register.performed(&before, &after, generation, content) {
+                let state_history = &mut self.state_histories[entity - self.setup.books];
+                if let Err(what) = state_history.performed(&before, &after, generation, content) {
                     self.fail("never two accepted histories", what);
                 }
                 answer
@@ -260,11 +260,11 @@ impl World {
 
     fn entity_of(&self, call: &Call) -> Option<usize> {
         let id = match call {
-            Call::Book(StoreCall::Append(append)) => &append.id,
-            Call::Book(StoreCall::Claim { id, .. }) => id,
-            Call::Book(_) => return None,
-            Call::Slate(StateCall::Upsert { write, .. } | StateCall::Delete { write }) => &write.id,
-            Call::Slate(StateCall::Get { id }) => id,
+            Call::EventEntity(StoreCall::Append(append)) => &append.id,
+            Call::EventEntity(StoreCall::Claim { id, .. }) => id,
+            Call::EventEntity(_) => return None,
+            Call::StateEntity(StateCall::Upsert { write, .. } | StateCall::Delete { write }) => &write.id,
+            Call::StateEntity(StateCall::Get { id }) => id,
         };
         id.entity_id().parse().ok()
     }

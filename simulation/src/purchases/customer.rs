@@ -37,16 +37,16 @@ impl Msg {
 
 /// A message in the shard's machine.
 #[derive(Debug)]
-pub(crate) enum Letter {
+pub(crate) enum MailboxMessage {
     User(Msg, Provenance),
     Stopped(ProducerStopped),
     Tick,
-    Woken(Woken),
+    Wakeup(Wakeup),
 }
 
 /// The event that ended a suspension.
 #[derive(Debug)]
-pub(crate) enum Woken {
+pub(crate) enum Wakeup {
     Permit(Incarnation),
     Answer(Incarnation, StoreAnswer),
     Deadline,
@@ -54,8 +54,8 @@ pub(crate) enum Woken {
 
 /// Requests of a handler, besides those to the shard's machine.
 #[derive(Debug, Default)]
-pub(super) struct Wishes {
-    pub(super) left: Left<Letter>,
+pub(super) struct HandlerRequests {
+    pub(super) left: Left<MailboxMessage>,
     pub(super) upstream: Vec<(ControllerRef, Option<Epoch>, Upstream)>,
     pub(super) calls: Vec<(Incarnation, StoreCall)>,
     pub(super) permits: Vec<Incarnation>,
@@ -85,7 +85,7 @@ impl Customer {
         number: u32,
         settings: ShardingConsumerSettings,
         init: EntityInit,
-    ) -> (Self, Wishes) {
+    ) -> (Self, HandlerRequests) {
         let outcomes = Outcomes::default();
         let id = format!("Customer|{number}").parse().expect("an id");
         let account = Account { id, outcomes: outcomes.clone(), forgets: settings.link.sabotage.is_some() };
@@ -102,62 +102,64 @@ impl Customer {
             stop: false,
             finished: false,
         };
-        let mut wishes = Wishes::default();
-        wishes.left.direct = true;
-        customer.perform(now, actions, &mut wishes);
-        customer.finish(now, &mut wishes);
-        (customer, wishes)
+        let mut requests = HandlerRequests::default();
+        requests.left.direct = true;
+        customer.perform(now, actions, &mut requests);
+        customer.finish(now, &mut requests);
+        (customer, requests)
     }
 
-    pub(super) fn receive(&mut self, now: Instant, letter: Letter) -> Wishes {
-        let mut wishes = Wishes::default();
-        match letter {
-            Letter::User(Msg::Purchases { batch, .. }, _) => self.consume(now, Input::Batch(batch), &mut wishes),
-            Letter::User(Msg::Ask { question, .. }, _) => {
-                self.tell(now, CoreInput::Command(Command::Total { question }), &mut wishes);
+    pub(super) fn receive(&mut self, now: Instant, message: MailboxMessage) -> HandlerRequests {
+        let mut requests = HandlerRequests::default();
+        match message {
+            MailboxMessage::User(Msg::Purchases { batch, .. }, _) => {
+                self.consume(now, Input::Batch(batch), &mut requests)
             }
-            Letter::Stopped(stopped) => self.consume(now, Input::ProducerStopped(stopped), &mut wishes),
-            Letter::Tick => {
+            MailboxMessage::User(Msg::Ask { question, .. }, _) => {
+                self.tell(now, CoreInput::Command(Command::Total { question }), &mut requests);
+            }
+            MailboxMessage::Stopped(stopped) => self.consume(now, Input::ProducerStopped(stopped), &mut requests),
+            MailboxMessage::Tick => {
                 self.timer = None;
-                self.consume(now, Input::Tick, &mut wishes);
+                self.consume(now, Input::Tick, &mut requests);
             }
-            Letter::Woken(Woken::Permit(incarnation)) => {
-                self.tell(now, CoreInput::PermitGranted(incarnation), &mut wishes);
+            MailboxMessage::Wakeup(Wakeup::Permit(incarnation)) => {
+                self.tell(now, CoreInput::PermitGranted(incarnation), &mut requests);
             }
-            Letter::Woken(Woken::Answer(incarnation, answer)) => {
-                self.tell(now, CoreInput::Answer { incarnation, answer }, &mut wishes);
+            MailboxMessage::Wakeup(Wakeup::Answer(incarnation, answer)) => {
+                self.tell(now, CoreInput::Answer { incarnation, answer }, &mut requests);
             }
-            Letter::Woken(Woken::Deadline) => {
+            MailboxMessage::Wakeup(Wakeup::Deadline) => {
                 self.armed = None;
-                self.tell(now, CoreInput::Tick, &mut wishes);
+                self.tell(now, CoreInput::Tick, &mut requests);
             }
         }
-        self.settle(now, &mut wishes);
-        self.finish(now, &mut wishes);
-        wishes
+        self.settle(now, &mut requests);
+        self.finish(now, &mut requests);
+        requests
     }
 
-    pub(super) fn stop(&mut self, now: Instant) -> Wishes {
-        let mut wishes = Wishes::default();
-        self.consume(now, Input::Finish, &mut wishes);
+    pub(super) fn stop(&mut self, now: Instant) -> HandlerRequests {
+        let mut requests = HandlerRequests::default();
+        self.consume(now, Input::Finish, &mut requests);
         if self.is_running() {
             self.stop = true;
-            self.settle(now, &mut wishes);
+            self.settle(now, &mut requests);
         } else {
-            self.tell(now, CoreInput::Stop, &mut wishes);
+            self.tell(now, CoreInput::Stop, &mut requests);
         }
-        self.finish(now, &mut wishes);
-        wishes
+        self.finish(now, &mut requests);
+        requests
     }
 
     /// Ends the customer, which may be replaced: producers with unconfirmed deliveries here must start over.
-    pub(super) fn end(&mut self, now: Instant) -> Wishes {
-        let mut wishes = Wishes::default();
-        self.collect(now, &mut wishes);
+    pub(super) fn end(&mut self, now: Instant) -> HandlerRequests {
+        let mut requests = HandlerRequests::default();
+        self.collect(now, &mut requests);
         let input = if self.consumer.is_busy() { Input::StartOver } else { Input::Stop };
-        self.consume(now, input, &mut wishes);
-        self.tell(now, CoreInput::StopNow, &mut wishes);
-        wishes
+        self.consume(now, input, &mut requests);
+        self.tell(now, CoreInput::StopNow, &mut requests);
+        requests
     }
 
     fn is_running(&self) -> bool {
@@ -165,37 +167,37 @@ impl Customer {
     }
 
     /// Hands deliveries to the account for as long as it takes them at once.
-    fn settle(&mut self, now: Instant, wishes: &mut Wishes) {
-        self.collect(now, wishes);
+    fn settle(&mut self, now: Instant, requests: &mut HandlerRequests) {
+        self.collect(now, requests);
         while self.is_running()
             && let Some((handle, number)) = self.ready.pop_front()
         {
             let id = handle.id.clone();
             let confirm = Confirm::new(handle, self.outcomes.clone());
-            self.tell(now, CoreInput::Command(Command::Purchase { number, id, confirm }), wishes);
-            self.collect(now, wishes);
+            self.tell(now, CoreInput::Command(Command::Purchase { number, id, confirm }), requests);
+            self.collect(now, requests);
         }
         if self.is_running() && self.finished && std::mem::take(&mut self.stop) {
-            self.tell(now, CoreInput::Stop, wishes);
+            self.tell(now, CoreInput::Stop, requests);
         }
     }
 
-    fn collect(&mut self, now: Instant, wishes: &mut Wishes) {
+    fn collect(&mut self, now: Instant, requests: &mut HandlerRequests) {
         let outcomes = std::mem::take(&mut self.outcomes.lock().outcomes);
         for outcome in outcomes {
             match outcome {
                 Outcome::Confirmed(handle) => {
                     self.outcomes.lock().open.remove(&(handle.id.stream_id, handle.id.seq_nr));
-                    self.consume(now, Input::Confirm(handle), wishes);
+                    self.consume(now, Input::Confirm(handle), requests);
                 }
-                Outcome::Abandoned(handle) => self.consume(now, Input::Abandon(handle, None), wishes),
-                Outcome::Recovered(dedupe) => self.consume(now, Input::Start(dedupe), wishes),
-                Outcome::Answered(question, total) => wishes.answers.push((question, total)),
+                Outcome::Abandoned(handle) => self.consume(now, Input::Abandon(handle, None), requests),
+                Outcome::Recovered(dedupe) => self.consume(now, Input::Start(dedupe), requests),
+                Outcome::Answered(question, total) => requests.answers.push((question, total)),
             }
         }
     }
 
-    fn consume(&mut self, now: Instant, input: Input<u64>, wishes: &mut Wishes) {
+    fn consume(&mut self, now: Instant, input: Input<u64>, requests: &mut HandlerRequests) {
         let mut effects = Vec::new();
         let ticks = matches!(input, Input::Tick);
         self.consumer.handle(now, input, &mut effects);
@@ -209,12 +211,12 @@ impl Customer {
                     self.outcomes.lock().open.insert((handle.id.stream_id, handle.id.seq_nr));
                     self.ready.push_back((handle, number));
                 }
-                Effect::Reply { to, epoch, message } => wishes.upstream.push((to, epoch, message)),
+                Effect::Reply { to, epoch, message } => requests.upstream.push((to, epoch, message)),
                 Effect::Suppressed(id) => {
                     self.outcomes.lock().open.remove(&(id.stream_id, id.seq_nr));
-                    wishes.suppressed.push((u64::from(self.number), id.seq_nr.get()));
+                    requests.suppressed.push((u64::from(self.number), id.seq_nr.get()));
                 }
-                Effect::Busy(busy) => wishes.left.veto = Some(busy),
+                Effect::Busy(busy) => requests.left.veto = Some(busy),
                 Effect::Stopped => self.finished = true,
                 Effect::Held(id) => {
                     self.outcomes.lock().open.insert((id.stream_id, id.seq_nr));
@@ -226,30 +228,30 @@ impl Customer {
         }
     }
 
-    fn tell(&mut self, now: Instant, input: CoreInput<Command>, wishes: &mut Wishes) {
+    fn tell(&mut self, now: Instant, input: CoreInput<Command>, requests: &mut HandlerRequests) {
         let mut actions = Vec::new();
         let ticks = matches!(input, CoreInput::Tick);
         self.core.handle(now, input, &mut actions);
         if ticks {
             assert_moved("entity", now, self.core.next_deadline());
         }
-        self.perform(now, actions, wishes);
+        self.perform(now, actions, requests);
     }
 
-    fn perform(&mut self, _now: Instant, actions: Vec<Action<Command>>, wishes: &mut Wishes) {
+    fn perform(&mut self, _now: Instant, actions: Vec<Action<Command>>, requests: &mut HandlerRequests) {
         for action in actions {
             match action {
-                Action::RequestPermit(incarnation) => wishes.permits.push(incarnation),
-                Action::Store { incarnation, call } => wishes.calls.push((incarnation, call)),
-                Action::Passivate => wishes.left.passivate = true,
+                Action::RequestPermit(incarnation) => requests.permits.push(incarnation),
+                Action::Store { incarnation, call } => requests.calls.push((incarnation, call)),
+                Action::Passivate => requests.left.passivate = true,
                 Action::HostRequests(requests) => unreachable!("no handler asks its host for {requests:?}"),
                 Action::DeadLetter(dropped) => dropped.discard(),
                 Action::Fenced(by) => {
-                    wishes.left.fenced = true;
-                    wishes.fenced = Some(by.generation());
+                    requests.left.fenced = true;
+                    requests.fenced = Some(by.generation());
                 }
-                Action::Failed(failure) => wishes.failed = Some(failure.to_string()),
-                Action::Stopped => wishes.left.stop = true,
+                Action::Failed(failure) => requests.failed = Some(failure.to_string()),
+                Action::Stopped => requests.left.stop = true,
                 Action::ReturnPermit(_)
                 | Action::Recovered { .. }
                 | Action::Unhandled
@@ -263,9 +265,9 @@ impl Customer {
     }
 
     /// Suspends the mailbox while the account does not run, and sets timers for the deadlines.
-    fn finish(&mut self, now: Instant, wishes: &mut Wishes) {
+    fn finish(&mut self, now: Instant, requests: &mut HandlerRequests) {
         let phase = self.core.phase();
-        wishes.left.suspend = match phase {
+        requests.left.suspend = match phase {
             PhaseName::Running | PhaseName::Failed | PhaseName::Stopped => None,
             PhaseName::Persisting => Some(Suspension::Closed),
             _ => Some(Suspension::Stoppable),
@@ -274,12 +276,12 @@ impl Customer {
         let armed = self.armed.filter(|armed| *armed > now);
         if let Some(at) = self.core.next_deadline().filter(|at| armed.is_none_or(|armed| *at < armed)) {
             self.armed = Some(at);
-            wishes.wake_at = Some(at.max(now));
+            requests.wake_at = Some(at.max(now));
         }
         if let Some(at) = self.consumer.next_deadline().filter(|at| self.timer.is_none_or(|timer| *at < timer)) {
             self.timer = Some(at);
-            let (key, influences, payload) = (TimerKey::Name("delivery"), false, Letter::Tick);
-            wishes.left.timers.push(TimerChange::Set { key, at, influences, payload });
+            let (key, influences, payload) = (TimerKey::Name("delivery"), false, MailboxMessage::Tick);
+            requests.left.timers.push(TimerChange::Set { key, at, influences, payload });
         }
     }
 }

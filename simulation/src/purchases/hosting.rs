@@ -14,19 +14,19 @@ use greylag_sharding::machine::shard::{Effect, Input, Shard, SlotId, Weigh};
 use greylag_sharding::{FailureCause, Passivation, Supervision};
 use greylag_testkit::deadlines::assert_moved;
 
-use super::customer::{Customer, Letter, Msg, Wishes, Woken};
-use super::{Beside, Market, Purchases, Timer};
+use super::customer::{Customer, HandlerRequests, MailboxMessage, Msg, Wakeup};
+use super::{DirectMessage, Market, Purchases, Timer};
 use crate::sharding::world::{MS, Wire};
 
-impl Weigh for Letter {
+impl Weigh for MailboxMessage {
     /// All letters have the same weight.
     fn weight(&self) -> usize {
         1
     }
 }
 
-type Machine = Shard<Customer, Letter>;
-type Asked = Effect<Customer, Letter>;
+type Machine = Shard<Customer, MailboxMessage>;
+type Asked = Effect<Customer, MailboxMessage>;
 
 /// A shard as the task around it sees it.
 pub(crate) struct Hosted {
@@ -50,8 +50,8 @@ pub(super) enum Phase {
 /// A control of a shard, besides messages.
 #[derive(Debug)]
 pub(crate) enum Control {
-    Resumed { slot: SlotId, incarnation: u64, woken: Woken },
-    Direct { instance: u64, letter: Letter },
+    Resumed { slot: SlotId, incarnation: u64, woken: Wakeup },
+    Direct { instance: u64, message: MailboxMessage },
     Stop,
     Kill,
     Tick,
@@ -120,7 +120,7 @@ impl Market {
     fn deliver(&mut self, node: usize, shard: &ShardId, msg: Msg, provenance: Provenance) {
         self.check_exclusive(node, shard);
         let id = EntityId::new(msg.customer().to_string()).expect("a number is an id");
-        self.input(node, shard, Input::Deliver { id, payload: Letter::User(msg, provenance), activity: true });
+        self.input(node, shard, Input::Deliver { id, payload: MailboxMessage::User(msg, provenance), activity: true });
     }
 
     pub(super) fn control(&mut self, node: usize, shard: &ShardId, generation: Generation, control: Control) {
@@ -131,11 +131,11 @@ impl Market {
         }
         match control {
             Control::Resumed { slot, incarnation, woken } => {
-                let payload = Letter::Woken(woken);
+                let payload = MailboxMessage::Wakeup(woken);
                 self.input(node, shard, Input::Resumed { slot, incarnation, payload, suspension: true });
             }
-            Control::Direct { instance, letter } => {
-                self.input(node, shard, Input::Direct { incarnation: instance, payload: letter });
+            Control::Direct { instance, message } => {
+                self.input(node, shard, Input::Direct { incarnation: instance, payload: message });
             }
             Control::Stop => {
                 // The inbox now holds all messages from before the marker.
@@ -163,7 +163,7 @@ impl Market {
 
     // --- the machine ---
 
-    fn input(&mut self, node: usize, shard: &ShardId, input: Input<Letter>) {
+    fn input(&mut self, node: usize, shard: &ShardId, input: Input<MailboxMessage>) {
         let now = self.now();
         let Some(hosted) = self.nodes[node].shards.get_mut(shard) else { return };
         let mut effects = Vec::new();
@@ -194,20 +194,20 @@ impl Market {
         match effect {
             Effect::Start { slot, payload } => self.start_customer(node, shard, slot, payload),
             Effect::Restart { slot } => {
-                if let Some(wishes) = self.with_customer(node, shard, slot, |customer| customer.end(now)) {
-                    self.say_upstream(node, shard, slot, wishes);
+                if let Some(requests) = self.with_customer(node, shard, slot, |customer| customer.end(now)) {
+                    self.say_upstream(node, shard, slot, requests);
                 }
                 self.start_customer(node, shard, slot, None);
             }
             Effect::Run { slot, payload } => {
                 self.app.runs += 1;
                 self.note(|| format!("n{node}: {slot:?} takes {payload:?}"));
-                let wishes = self.with_customer(node, shard, slot, |customer| customer.receive(now, payload));
-                self.grant(node, shard, slot, wishes);
+                let requests = self.with_customer(node, shard, slot, |customer| customer.receive(now, payload));
+                self.grant(node, shard, slot, requests);
             }
             Effect::SendStop { slot } => {
-                let wishes = self.with_customer(node, shard, slot, |customer| customer.stop(now));
-                self.grant(node, shard, slot, wishes);
+                let requests = self.with_customer(node, shard, slot, |customer| customer.stop(now));
+                self.grant(node, shard, slot, requests);
             }
             Effect::End { id, incarnation, entity, why, .. } => {
                 let number: u32 = id.as_str().parse().expect("customers are numbered");
@@ -216,11 +216,11 @@ impl Market {
                 if let Some(mut customer) = entity
                     && why != greylag_sharding::machine::shard::Ended::Killed
                 {
-                    let wishes = customer.end(now);
-                    self.reply_upstream(node, shard, incarnation, wishes);
+                    let requests = customer.end(now);
+                    self.reply_upstream(node, shard, incarnation, requests);
                 }
             }
-            Effect::DeadLetter { id, reason, .. } => self.note(|| format!("n{node}: {id} misses a letter: {reason}")),
+            Effect::DeadLetter { id, reason, .. } => self.note(|| format!("n{node}: {id} misses a message: {reason}")),
             Effect::Late(_)
             | Effect::Overdue { .. }
             | Effect::StopOverdue { .. }
@@ -238,10 +238,10 @@ impl Market {
         }
     }
 
-    fn close_shard(&mut self, node: usize, shard: &ShardId, leftovers: Vec<(EntityId, Letter)>) {
+    fn close_shard(&mut self, node: usize, shard: &ShardId, leftovers: Vec<(EntityId, MailboxMessage)>) {
         let Some(hosted) = self.nodes[node].shards.remove(shard) else { return };
-        let letters = leftovers.into_iter().filter_map(|(_, letter)| match letter {
-            Letter::User(msg, provenance) => Some((msg, provenance)),
+        let letters = leftovers.into_iter().filter_map(|(_, message)| match message {
+            MailboxMessage::User(msg, provenance) => Some((msg, provenance)),
             _ => None,
         });
         let all: Vec<_> = letters.chain(hosted.inbox).collect();
@@ -255,14 +255,14 @@ impl Market {
         node: usize,
         shard: &ShardId,
         slot: SlotId,
-        run: impl FnOnce(&mut Customer) -> Wishes,
-    ) -> Option<Wishes> {
+        run: impl FnOnce(&mut Customer) -> HandlerRequests,
+    ) -> Option<HandlerRequests> {
         self.check_exclusive(node, shard);
         let hosted = self.nodes[node].shards.get_mut(shard)?;
         hosted.machine.entity(slot).map(|(customer, _, _)| run(customer))
     }
 
-    fn start_customer(&mut self, node: usize, shard: &ShardId, slot: SlotId, payload: Option<Letter>) {
+    fn start_customer(&mut self, node: usize, shard: &ShardId, slot: SlotId, payload: Option<MailboxMessage>) {
         let now = self.now();
         let Some(hosted) = self.nodes[node].shards.get(shard) else { return };
         let (id, incarnation) = hosted.machine.identity(slot).expect("a slot that starts has an id");
@@ -283,10 +283,10 @@ impl Market {
             host: None,
         };
         self.note(|| format!("n{node}: customer {number} starts at {generation}"));
-        let (customer, wishes) = Customer::start(now, number, self.app.consumer.clone(), init);
+        let (customer, requests) = Customer::start(now, number, self.app.consumer.clone(), init);
         let Some(hosted) = self.nodes[node].shards.get_mut(shard) else { return };
         hosted.machine.place(slot, customer);
-        let outcome = self.fulfil(node, shard, slot, wishes);
+        let outcome = self.fulfil(node, shard, slot, requests);
         self.input(node, shard, Input::Started { slot, outcome, payload });
     }
 
@@ -299,20 +299,20 @@ impl Market {
         }
     }
 
-    // --- wishes ---
+    // --- requests ---
 
-    fn grant(&mut self, node: usize, shard: &ShardId, slot: SlotId, wishes: Option<Wishes>) {
-        let Some(mut wishes) = wishes else { return };
-        if let Some(reason) = wishes.failed.take() {
+    fn grant(&mut self, node: usize, shard: &ShardId, slot: SlotId, requests: Option<HandlerRequests>) {
+        let Some(mut requests) = requests else { return };
+        if let Some(reason) = requests.failed.take() {
             self.note(|| format!("n{node}: a customer failed: {reason}"));
-            self.say_upstream(node, shard, slot, wishes);
+            self.say_upstream(node, shard, slot, requests);
             return self.input(
                 node,
                 shard,
                 Input::Failed { slot, cause: FailureCause::Handler(reason), payload: None },
             );
         }
-        let outcome = self.fulfil(node, shard, slot, wishes);
+        let outcome = self.fulfil(node, shard, slot, requests);
         self.input(node, shard, Input::Done { slot, outcome });
     }
 
@@ -322,33 +322,33 @@ impl Market {
         node: usize,
         shard: &ShardId,
         slot: SlotId,
-        mut wishes: Wishes,
-    ) -> greylag_sharding::machine::shard::Outcome<Letter> {
+        mut requests: HandlerRequests,
+    ) -> greylag_sharding::machine::shard::Outcome<MailboxMessage> {
         let now = self.now();
-        let left = std::mem::take(&mut wishes.left);
+        let left = std::mem::take(&mut requests.left);
         let Some(hosted) = self.nodes[node].shards.get(shard) else { return left };
         let (generation, incarnation) = (hosted.generation, hosted.machine.identity(slot).expect("it lives").1);
-        for permit in std::mem::take(&mut wishes.permits) {
+        for permit in std::mem::take(&mut requests.permits) {
             let delay = self.random(0, 5);
             self.control_later(
                 delay,
                 node,
                 shard,
-                Control::Resumed { slot, incarnation, woken: Woken::Permit(permit) },
+                Control::Resumed { slot, incarnation, woken: Wakeup::Permit(permit) },
             );
         }
-        for (of, call) in std::mem::take(&mut wishes.calls) {
+        for (of, call) in std::mem::take(&mut requests.calls) {
             self.call_journal(node, shard, slot, incarnation, of, call);
         }
-        if let Some(at) = wishes.wake_at.take() {
+        if let Some(at) = requests.wake_at.take() {
             let delay = at.saturating_duration_since(now) + MS;
-            self.control_later(delay, node, shard, Control::Resumed { slot, incarnation, woken: Woken::Deadline });
+            self.control_later(delay, node, shard, Control::Resumed { slot, incarnation, woken: Wakeup::Deadline });
         }
-        if let Some(stored) = wishes.fenced.take() {
+        if let Some(stored) = requests.fenced.take() {
             self.note(|| format!("n{node}: a customer of {shard} is fenced by {stored:?}"));
             self.later(MS, Timer::Fenced { node, shard: shard.clone(), generation, stored });
         }
-        self.reply_upstream(node, shard, incarnation, wishes);
+        self.reply_upstream(node, shard, incarnation, requests);
         left
     }
 
@@ -368,28 +368,28 @@ impl Market {
         self.later(delay, Timer::Journal { node, shard, generation, slot, incarnation, of, call: Box::new(call) });
     }
 
-    fn say_upstream(&mut self, node: usize, shard: &ShardId, slot: SlotId, wishes: Wishes) {
+    fn say_upstream(&mut self, node: usize, shard: &ShardId, slot: SlotId, requests: HandlerRequests) {
         let found = self.nodes[node].shards.get(shard).and_then(|hosted| hosted.machine.identity(slot));
         if let Some(incarnation) = found.map(|(_, incarnation)| incarnation) {
-            self.reply_upstream(node, shard, incarnation, wishes);
+            self.reply_upstream(node, shard, incarnation, requests);
         }
     }
 
-    fn reply_upstream(&mut self, node: usize, shard: &ShardId, incarnation: u64, wishes: Wishes) {
+    fn reply_upstream(&mut self, node: usize, shard: &ShardId, incarnation: u64, requests: HandlerRequests) {
         let from = self.nodes[node].address.clone();
         let path = format!("shard/{shard}").into();
         let from = greylag_delivery::ControllerRef { node: from, path, instance: incarnation };
-        for (to, epoch, message) in wishes.upstream {
+        for (to, epoch, message) in requests.upstream {
             let message = greylag_delivery::UpstreamMessage { from: from.clone(), to, epoch, message };
             let to = message.to.node.clone();
             if !(self.faulty && self.chance(0.05)) {
-                self.transmit(node, &to, Wire::Beside(Beside::Upstream(message)));
+                self.transmit(node, &to, Wire::Beside(DirectMessage::Upstream(message)));
             }
         }
-        for (customer, total) in wishes.suppressed {
+        for (customer, total) in requests.suppressed {
             self.check_suppressed(customer, total);
         }
-        for (question, cents) in wishes.answers {
+        for (question, cents) in requests.answers {
             self.on_answer(question, cents);
         }
     }

@@ -16,7 +16,7 @@ use greylag_persistence::{
 use super::account::cents;
 use super::hosting::Control;
 use super::{Market, Timer};
-use crate::purchases::customer::Woken;
+use crate::purchases::customer::Wakeup;
 
 pub(super) struct Ledger {
     stores: Stores,
@@ -81,7 +81,7 @@ impl Market {
             answer = unknown();
         }
         let delay = self.random(1, 15);
-        let control = Control::Resumed { slot, incarnation, woken: Woken::Answer(of, answer) };
+        let control = Control::Resumed { slot, incarnation, woken: Wakeup::Answer(of, answer) };
         self.later(delay, Timer::Control { node, shard, generation, control });
     }
 

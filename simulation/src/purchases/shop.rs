@@ -13,7 +13,7 @@ use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
 
 use super::customer::Msg;
-use super::{Beside, Market, Timer};
+use super::{DirectMessage, Market, Timer};
 use crate::sharding::world::{MS, News, Wire};
 
 pub(super) const STREAM: StreamId = StreamId(77);
@@ -115,7 +115,7 @@ impl Market {
                 },
                 Effect::Stop { to, message } => {
                     let node_of = to.node.clone();
-                    self.transmit(node, &node_of, Wire::Beside(Beside::Stopped { to, message }));
+                    self.transmit(node, &node_of, Wire::Beside(DirectMessage::Stopped { to, message }));
                 }
                 Effect::Confirmed { ticket, .. } => self.check_confirmed(ticket - 1),
                 Effect::Fenced { newer } => self.fail(format!("the newest shop is fenced by {newer}")),

@@ -236,11 +236,11 @@ impl World {
         // that change on (cluster M21).
         self.run_for(Duration::from_secs(2));
         let (traffic, from, watch) = (self.traffic, self.now, Stopwatch::start());
-        let patience = Duration::from_secs(120);
+        let time_limit = Duration::from_secs(120);
         self.before = self.nodes[0].core.gossip().clone();
         self.converged_at = None;
         make(self);
-        self.run_until(name, patience, |world| world.converged_at.is_some() && world.is_settled())?;
+        self.run_until(name, time_limit, |world| world.converged_at.is_some() && world.is_settled())?;
         let converged = self.converged_at.expect("waited for") - from;
         let known = self.now - from;
         let cost = Cost::new(self.living(), known, &self.traffic.since(&traffic), watch.elapsed());
@@ -279,15 +279,15 @@ impl World {
     pub(super) fn run_until(
         &mut self,
         what: &str,
-        patience: Duration,
+        time_limit: Duration,
         done: impl Fn(&Self) -> bool,
     ) -> Result<(), String> {
-        let deadline = self.now + patience;
+        let deadline = self.now + time_limit;
         while !done(self) {
             if self.now >= deadline {
                 let first = self.nodes[0].core.view();
                 let count = first.members.len();
-                return Err(format!("{what}: not within {patience:?}; the first node knows {count} members"));
+                return Err(format!("{what}: not within {time_limit:?}; the first node knows {count} members"));
             }
             self.run_for(Duration::from_millis(50));
         }

@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dates_are_those_of_the_calendar() {
+    fn timestamps_are_printed_as_calendar_dates() {
         for (micros, date) in [
             (0, "1970-01-01T00:00:00.000000Z"),
             (951_782_400_000_001, "2000-02-29T00:00:00.000001Z"),
@@ -258,7 +258,7 @@ mod tests {
 
     /// Text shows a generation as every log and error does; JSON has the number.
     #[test]
-    fn a_generation_is_shown_as_the_other_tools_show_it() {
+    fn a_generation_is_printed_as_by_other_commands() {
         let generation = Generation::new(3, 7).unwrap();
         let head = Head { generation: Some(generation), ..Head::default() };
         let view = HeadView::new(&head, Timestamp::default());

@@ -7,12 +7,12 @@ use greylag_persistence::PersistenceId;
 use greylag_sharding::{RemovalError, remove_internal_sharding_data, remove_remembered_entities};
 use serde::Serialize;
 
-use super::store::{Access, Opened};
-use super::stores::{IDS_PER_PAGE, unread};
+use super::store::{Access, OpenStore};
+use super::stores::{IDS_PER_PAGE, read_failure};
 use super::url::Url;
 use crate::arguments::RemoveInternalData;
-use crate::call::print;
 use crate::failure::Failure;
+use crate::output::print;
 
 /// Result of the removal.
 #[derive(Debug, Serialize)]
@@ -33,17 +33,17 @@ struct OfType {
 
 /// Runs the command, in a store that no other process may have open, as far as the store can tell.
 pub(super) async fn run(remove: RemoveInternalData, json: bool) -> Result<ExitCode, Failure> {
-    let store = Opened::open(Url::parse(&remove.store)?, Access::Shared).await?;
-    let done = remove_all(&store, &remove).await.and_then(|view| tell(&view, json));
+    let store = OpenStore::open(Url::parse(&remove.store)?, Access::Shared).await?;
+    let done = remove_all(&store, &remove).await.and_then(|view| print_view(&view, json));
     store.close(done).await
 }
 
-async fn remove_all(store: &Opened, remove: &RemoveInternalData) -> Result<RemovedView, Failure> {
+async fn remove_all(store: &OpenStore, remove: &RemoveInternalData) -> Result<RemovedView, Failure> {
     let stores = store.archive().stores();
     let ids = if remove.remembered { all_ids(store).await? } else { Vec::new() };
     let mut view = RemovedView { store: store.name(), removed: Vec::new() };
     for entity_type in &remove.types {
-        let failed = |error: RemovalError| failed(error, &view);
+        let failed = |error: RemovalError| removal_failure(error, &view);
         let removed = remove_internal_sharding_data(&stores, &[entity_type], remove.force).await.map_err(failed)?;
         let mut remembered = None;
         if remove.remembered {
@@ -60,10 +60,10 @@ async fn remove_all(store: &Opened, remove: &RemoveInternalData) -> Result<Remov
     Ok(view)
 }
 
-async fn all_ids(store: &Opened) -> Result<Vec<PersistenceId>, Failure> {
+async fn all_ids(store: &OpenStore) -> Result<Vec<PersistenceId>, Failure> {
     let mut all: Vec<PersistenceId> = Vec::new();
     loop {
-        let ids = store.archive().ids(all.last(), IDS_PER_PAGE).await.map_err(|error| unread(store, error))?;
+        let ids = store.archive().ids(all.last(), IDS_PER_PAGE).await.map_err(|error| read_failure(store, error))?;
         let is_last = ids.len() < IDS_PER_PAGE;
         all.extend(ids);
         if is_last {
@@ -73,7 +73,7 @@ async fn all_ids(store: &Opened) -> Result<Vec<PersistenceId>, Failure> {
 }
 
 /// The failure, with what was removed before it.
-fn failed(error: RemovalError, done: &RemovedView) -> Failure {
+fn removal_failure(error: RemovalError, done: &RemovedView) -> Failure {
     let before: Vec<_> = done.removed.iter().map(|removed| removed.entity_type.as_str()).collect();
     let before = if before.is_empty() { String::new() } else { format!("; removed before: {}", before.join(", ")) };
     let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}")).unwrap_or_default();
@@ -86,7 +86,7 @@ fn failed(error: RemovalError, done: &RemovedView) -> Failure {
     }
 }
 
-fn tell(view: &RemovedView, json: bool) -> Result<ExitCode, Failure> {
+fn print_view(view: &RemovedView, json: bool) -> Result<ExitCode, Failure> {
     print(json, view, || {
         let mut text = String::new();
         for OfType { entity_type, events, snapshots, remembered } in &view.removed {

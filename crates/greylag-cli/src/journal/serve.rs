@@ -18,11 +18,11 @@ use serde::Serialize;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::arguments::{self, Serve, ServiceHealth};
-use crate::call::print;
 use crate::failure::{Failure, UNHEALTHY};
+use crate::output::print;
 
 /// How long `health` waits for an answer without `--timeout`.
-const ANSWER_WITHIN: Duration = Duration::from_secs(10);
+const DEFAULT_ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The line that `serve` prints when clients may connect.
 #[derive(Debug, Serialize)]
@@ -35,14 +35,14 @@ struct Serving {
 pub(super) async fn serve(serve: &Serve, tls: &arguments::Tls, json: bool) -> Result<ExitCode, Failure> {
     log_to_standard_error();
     // Signals are handled before the journal is opened, so that an early one still ends the program in order.
-    let mut ends = Ends::listen()?;
+    let mut signals = TerminationSignals::listen()?;
     let settings = ServerSettings { tls: tls_of_server(tls, serve.plain_text)?, ..ServerSettings::default() };
     let is_encrypted = matches!(settings.tls, Tls::Files(_));
     let store = format!("sled:{}", serve.dir.display());
     let journal = open(&serve.dir).await?;
-    let server = match JournalServer::bind(serve.listen, everything(&journal), settings).await {
+    let server = match JournalServer::bind(serve.listen, all_stores(&journal), settings).await {
         Ok(server) => server,
-        Err(error) => return close(&journal, &store, Err(unbound(&error))).await,
+        Err(error) => return close(&journal, &store, Err(bind_failure(&error))).await,
     };
     let serving = Serving { store: store.clone(), address: server.local_address(), tls: is_encrypted };
     let said = print(json, &serving, || {
@@ -50,7 +50,7 @@ pub(super) async fn serve(serve: &Serve, tls: &arguments::Tls, json: bool) -> Re
         format!("{store} is served at {} {how}", serving.address)
     });
     if said.is_ok() {
-        ends.told().await;
+        signals.received().await;
     }
     // Shut down before the journal is closed, so that calls in progress are answered.
     server.shutdown().await;
@@ -58,18 +58,20 @@ pub(super) async fn serve(serve: &Serve, tls: &arguments::Tls, json: bool) -> Re
 }
 
 /// Signals that end a program in order.
-struct Ends {
+struct TerminationSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-impl Ends {
+impl TerminationSignals {
     fn listen() -> Result<Self, Failure> {
-        let listen = |kind| signal(kind).map_err(|error| Failure::Refused(format!("signals cannot be heard: {error}")));
+        let listen = |kind| {
+            signal(kind).map_err(|error| Failure::Refused(format!("SIGTERM and SIGINT cannot be handled: {error}")))
+        };
         Ok(Self { terminate: listen(SignalKind::terminate())?, interrupt: listen(SignalKind::interrupt())? })
     }
 
-    async fn told(&mut self) {
+    async fn received(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
@@ -90,12 +92,12 @@ async fn open(directory: &Path) -> Result<SledJournal, Failure> {
 async fn close(journal: &SledJournal, store: &str, done: Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {
     let closed = journal.close().await;
     let code = done?;
-    closed.map_err(|error| Failure::Refused(format!("{store}: {error}; what was acknowledged is safe")))?;
+    closed.map_err(|error| Failure::Refused(format!("{store}: {error}; acknowledged writes are stored")))?;
     Ok(code)
 }
 
 /// All stores of the directory.
-fn everything(journal: &SledJournal) -> Served {
+fn all_stores(journal: &SledJournal) -> Served {
     let stores = journal.stores().with_states(Arc::new(journal.states()));
     Served::new(stores)
         .with_offsets(Arc::new(journal.offsets()))
@@ -105,7 +107,9 @@ fn everything(journal: &SledJournal) -> Served {
 
 fn tls_of_server(tls: &arguments::Tls, plain_text: bool) -> Result<Tls, Failure> {
     match (files(tls)?, plain_text) {
-        (Some(_), true) => Err(Failure::Usage("--plain-text makes no sense with --tls-ca: which is meant?".to_owned())),
+        (Some(_), true) => {
+            Err(Failure::Usage("--plain-text and --tls-ca exclude each other; give one of them".to_owned()))
+        }
         (Some(files), false) => Ok(Tls::Files(files)),
         (None, true) => Ok(Tls::None),
         (None, false) => Ok(Tls::LoopbackOnly),
@@ -123,16 +127,16 @@ fn files(tls: &arguments::Tls) -> Result<Option<TlsSettings>, Failure> {
         (Some(key), Some(cert), Some(ca)) => Ok(Some(TlsSettings::new(key, cert, ca))),
         (None, None, None) => Ok(None),
         _ => Err(Failure::Usage(
-            "a journal service wants --tls-ca, --tls-cert and --tls-key, all three or none: both ends show a certificate"
+            "a journal service needs --tls-ca, --tls-cert and --tls-key, all three or none: both ends present a certificate"
                 .to_owned(),
         )),
     }
 }
 
-fn unbound(error: &BindError) -> Failure {
+fn bind_failure(error: &BindError) -> Failure {
     match error {
         BindError::PlainText { address } => Failure::Usage(format!(
-            "{address} is an address that others can reach: give --tls-ca, --tls-cert and --tls-key, or --plain-text for a \
+            "{address} can be reached from other machines: give --tls-ca, --tls-cert and --tls-key, or --plain-text for a \
              network that is trusted"
         )),
         BindError::Listen { .. } => Failure::Unreachable(error.to_string()),
@@ -142,7 +146,7 @@ fn unbound(error: &BindError) -> Failure {
 
 /// Result of `health`.
 #[derive(Debug, Serialize)]
-struct Answer {
+struct HealthView {
     address: String,
     healthy: bool,
     health: String,
@@ -155,7 +159,7 @@ pub(super) async fn health(
     limit: Option<Duration>,
 ) -> Result<ExitCode, Failure> {
     let tls = files(tls)?.map_or(Tls::LoopbackOnly, Tls::Files);
-    let connect_timeout = limit.unwrap_or(ANSWER_WITHIN);
+    let connect_timeout = limit.unwrap_or(DEFAULT_ANSWER_TIMEOUT);
     let settings = ClientSettings { connect_timeout, tls, ..ClientSettings::default() };
     let client = JournalClient::connect(&asked.address, settings).await.map_err(|error| match &error {
         ConnectError::Unreachable { .. } => Failure::Unreachable(error.to_string()),
@@ -165,7 +169,8 @@ pub(super) async fn health(
     })?;
     // The journal's health as the service told it when the client connected.
     let health = client.journal().health();
-    let answer = Answer { address: asked.address.clone(), healthy: health == Health::Up, health: health.to_string() };
+    let answer =
+        HealthView { address: asked.address.clone(), healthy: health == Health::Up, health: health.to_string() };
     print(json, &answer, || format!("{}: {}", answer.address, answer.health))?;
     Ok(if answer.healthy { ExitCode::SUCCESS } else { ExitCode::from(UNHEALTHY) })
 }
@@ -188,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_given_whole_or_not_at_all() {
+    fn certificate_options_come_together_or_not_at_all() {
         assert_eq!(tls_of_server(&given(false, false, false), false).unwrap(), Tls::LoopbackOnly);
         assert_eq!(tls_of_server(&given(false, false, false), true).unwrap(), Tls::None);
         assert!(matches!(tls_of_server(&given(true, true, true), false), Ok(Tls::Files(_))));

@@ -19,12 +19,12 @@ pub(crate) enum Access {
 }
 
 /// An open store.
-pub(crate) struct Opened {
+pub(crate) struct OpenStore {
     archive: Box<dyn Import>,
     name: String,
 }
 
-impl Opened {
+impl OpenStore {
     /// Opens the store of this URL. Only [`Access::AloneOrNew`] creates one, or changes its schema.
     pub(crate) async fn open(url: Url, access: Access) -> Result<Self, Failure> {
         match url {
@@ -33,7 +33,7 @@ impl Opened {
             #[cfg(feature = "journal-postgres")]
             Url::Postgres { config, schema } => postgres::open(&config, schema, access).await,
             #[cfg(not(all(feature = "journal-sled", feature = "journal-postgres")))]
-            other => Err(other.feature().is_missing()),
+            other => Err(other.feature().missing()),
         }
     }
 
@@ -51,7 +51,7 @@ impl Opened {
     pub(crate) async fn close(self, done: Result<ExitCode, Failure>) -> Result<ExitCode, Failure> {
         let closed = self.archive.stores().journal.close().await;
         let code = done?;
-        closed.map_err(|error| Failure::Refused(format!("{}: {error}; what was written is safe", self.name)))?;
+        closed.map_err(|error| Failure::Refused(format!("{}: {error}; what was written is stored", self.name)))?;
         Ok(code)
     }
 }
@@ -62,10 +62,10 @@ mod sled {
 
     use greylag_journal_sled::{OpenError, SledJournal, SledJournalSettings};
 
-    use super::{Access, Opened};
+    use super::{Access, OpenStore};
     use crate::failure::Failure;
 
-    pub(super) async fn open(path: &Path, access: Access) -> Result<Opened, Failure> {
+    pub(super) async fn open(path: &Path, access: Access) -> Result<OpenStore, Failure> {
         // Opening would create a missing store, which a mistyped path must not.
         if access != Access::AloneOrNew && !path.join("db").is_file() {
             let path = path.display();
@@ -84,7 +84,7 @@ mod sled {
             Failure::Unreachable(format!("sled:{}: {error}{advice}", path.display()))
         })?;
         let name = format!("sled:{}", journal.path().display());
-        Ok(Opened { archive: Box::new(journal), name })
+        Ok(OpenStore { archive: Box::new(journal), name })
     }
 }
 
@@ -93,10 +93,10 @@ mod postgres {
     use greylag_journal_postgres::{Migrate, OpenError, PostgresJournal, PostgresJournalSettings};
 
     use super::super::url::shown;
-    use super::{Access, Opened};
+    use super::{Access, OpenStore};
     use crate::failure::Failure;
 
-    pub(super) async fn open(config: &str, schema: String, access: Access) -> Result<Opened, Failure> {
+    pub(super) async fn open(config: &str, schema: String, access: Access) -> Result<OpenStore, Failure> {
         let name = format!("{}?schema={schema}", shown(config));
         let migrate = if access == Access::AloneOrNew { Migrate::Apply } else { Migrate::Refuse };
         let settings = PostgresJournalSettings { schema, migrate, ..Default::default() };
@@ -109,6 +109,6 @@ mod postgres {
             OpenError::InUse { .. } => Failure::Refused(error.to_string()),
             OpenError::Unavailable { .. } => Failure::Unreachable(error.to_string()),
         })?;
-        Ok(Opened { archive: Box::new(journal), name })
+        Ok(OpenStore { archive: Box::new(journal), name })
     }
 }

@@ -13,11 +13,11 @@ use greylag_persistence::{PersistenceId, ReadError, ReadRange, SeqNr, SnapshotCr
 use serde::Serialize;
 
 use super::record::{EventView, HeadView, SnapshotView, StateView};
-use super::store::{Access, Opened};
+use super::store::{Access, OpenStore};
 use super::url::Url;
 use crate::arguments::{Copy, Inspect, Replay, Verify};
-use crate::call::print;
 use crate::failure::{Failure, UNHEALTHY};
+use crate::output::print;
 
 /// Ids of one page.
 pub(super) const IDS_PER_PAGE: usize = 1000;
@@ -26,23 +26,23 @@ pub(super) const IDS_PER_PAGE: usize = 1000;
 const SHOWN_BYTES: usize = 1024;
 
 /// Runs `work` within the limit, if there is one.
-pub(super) async fn within(
+pub(super) async fn with_timeout(
     limit: Option<Duration>,
-    doing: impl Future<Output = Result<ExitCode, Failure>>,
+    work: impl Future<Output = Result<ExitCode, Failure>>,
 ) -> Result<ExitCode, Failure> {
-    let Some(limit) = limit else { return doing.await };
-    tokio::time::timeout(limit, doing).await.unwrap_or_else(|_| {
+    let Some(limit) = limit else { return work.await };
+    tokio::time::timeout(limit, work).await.unwrap_or_else(|_| {
         Err(Failure::TimedOut(format!(
-            "journal did not finish within {limit:?}; what a copy has done stays, and the next one goes on there"
+            "journal did not finish within {limit:?}; a copy keeps what it has copied, and the next run continues there"
         )))
     })
 }
 
 fn parse_id(text: &str) -> Result<PersistenceId, Failure> {
-    PersistenceId::unique(text).map_err(|error| Failure::Usage(format!("{text:?} is no persistence id: {error}")))
+    PersistenceId::unique(text).map_err(|error| Failure::Usage(format!("{text:?} is not a persistence id: {error}")))
 }
 
-pub(super) fn unread(store: &Opened, error: ReadError) -> Failure {
+pub(super) fn read_failure(store: &OpenStore, error: ReadError) -> Failure {
     match error {
         ReadError::Corrupt(corrupt) => Failure::Refused(format!(
             "{}: {corrupt}; `greylag journal verify` tells what else is damaged",
@@ -76,7 +76,7 @@ struct Listed {
 pub(super) async fn inspect(inspect: Inspect, json: bool) -> Result<ExitCode, Failure> {
     let id = inspect.id.as_deref().map(parse_id).transpose()?;
     let after = inspect.after.as_deref().map(parse_id).transpose()?;
-    let store = Opened::open(Url::parse(&inspect.store)?, Access::Shared).await?;
+    let store = OpenStore::open(Url::parse(&inspect.store)?, Access::Shared).await?;
     let done = match id {
         Some(id) => inspect_id(&store, &id, json).await,
         None => inspect_all(&store, inspect.ids, after, json).await,
@@ -85,7 +85,7 @@ pub(super) async fn inspect(inspect: Inspect, json: bool) -> Result<ExitCode, Fa
 }
 
 async fn inspect_all(
-    store: &Opened,
+    store: &OpenStore,
     list: usize,
     list_after: Option<PersistenceId>,
     json: bool,
@@ -95,9 +95,9 @@ async fn inspect_all(
     let mut totals = Totals { store: store.name(), health: journal.health().to_string(), ..Totals::default() };
     let mut after = None;
     loop {
-        let ids = archive.ids(after.as_ref(), IDS_PER_PAGE).await.map_err(|error| unread(store, error))?;
+        let ids = archive.ids(after.as_ref(), IDS_PER_PAGE).await.map_err(|error| read_failure(store, error))?;
         for id in &ids {
-            let head = journal.head(id).await.map_err(|error| unread(store, error))?;
+            let head = journal.head(id).await.map_err(|error| read_failure(store, error))?;
             let (highest, deleted_to) = (head.highest.as_u64(), head.deleted_to.as_u64());
             totals.ids += 1;
             totals.events += highest - deleted_to;
@@ -124,11 +124,11 @@ async fn inspect_all(
     })
 }
 
-async fn count_states(store: &Opened) -> Result<u64, Failure> {
+async fn count_states(store: &OpenStore) -> Result<u64, Failure> {
     let Some(states) = store.archive().stores().states else { return Ok(0) };
     let (mut count, mut after) = (0, None);
     loop {
-        let ids = states.ids(after.as_ref(), IDS_PER_PAGE).await.map_err(|error| unread(store, error))?;
+        let ids = states.ids(after.as_ref(), IDS_PER_PAGE).await.map_err(|error| read_failure(store, error))?;
         count += ids.len() as u64;
         match ids.into_iter().nth(IDS_PER_PAGE - 1) {
             Some(last) => after = Some(last),
@@ -148,14 +148,14 @@ struct Inspected {
     state: Option<StateView>,
 }
 
-async fn inspect_id(store: &Opened, id: &PersistenceId, json: bool) -> Result<(), Failure> {
+async fn inspect_id(store: &OpenStore, id: &PersistenceId, json: bool) -> Result<(), Failure> {
     let archive = store.archive();
     let stores = archive.stores();
-    let head = stores.journal.head(id).await.map_err(|error| unread(store, error))?;
-    let last_append = archive.last_append(id).await.map_err(|error| unread(store, error))?;
+    let head = stores.journal.head(id).await.map_err(|error| read_failure(store, error))?;
+    let last_append = archive.last_append(id).await.map_err(|error| read_failure(store, error))?;
     let event = async |from: SeqNr, to: SeqNr| {
         let page = stores.journal.read(id, ReadRange { max_events: 1, ..ReadRange::new(from, to) }).await;
-        let page = page.map_err(|error| unread(store, error))?;
+        let page = page.map_err(|error| read_failure(store, error))?;
         Ok::<_, Failure>(page.records.first().map(|event| EventView::new(event, SHOWN_BYTES)))
     };
     let first = event(SeqNr::FIRST, SeqNr::MAX).await?;
@@ -165,20 +165,20 @@ async fn inspect_id(store: &Opened, id: &PersistenceId, json: bool) -> Result<()
     while let Some(up_to) = upper {
         let found = stores.snapshots.load(id, SnapshotCriteria::up_to(up_to)).await;
         let found = found.map_err(|error| match error {
-            SnapshotError::Corrupt(corrupt) => unread(store, ReadError::Corrupt(corrupt)),
+            SnapshotError::Corrupt(corrupt) => read_failure(store, ReadError::Corrupt(corrupt)),
             other => Failure::Unreachable(format!("{}: {other}", store.name())),
         })?;
         upper = found.as_ref().map(|snapshot| snapshot.seq_nr).filter(|at| !at.is_zero()).map(SeqNr::previous);
         snapshots.extend(found.as_ref().map(SnapshotView::from));
     }
     let state = match &stores.states {
-        Some(states) => Some(states.get(id).await.map_err(|error| unread(store, error))?),
+        Some(states) => Some(states.get(id).await.map_err(|error| read_failure(store, error))?),
         None => None,
     };
     let state = state.filter(|state| !state.revision.is_none()).map(|state| StateView::new(&state, SHOWN_BYTES));
     let head = HeadView::new(&head, last_append);
     if head.is_none() && snapshots.is_empty() && state.is_none() {
-        return Err(nothing(store, id));
+        return Err(nothing_stored(store, id));
     }
     let inspected = Inspected { id: id.to_string(), head, first, last, snapshots, state };
     print(json, &inspected, || {
@@ -199,7 +199,7 @@ async fn inspect_id(store: &Opened, id: &PersistenceId, json: bool) -> Result<()
     })
 }
 
-fn nothing(store: &Opened, id: &PersistenceId) -> Failure {
+fn nothing_stored(store: &OpenStore, id: &PersistenceId) -> Failure {
     let name = store.name();
     Failure::Refused(format!("{name} holds nothing of {id}; `greylag journal inspect URL --ids 20` lists ids"))
 }
@@ -207,20 +207,20 @@ fn nothing(store: &Opened, id: &PersistenceId) -> Failure {
 /// `journal replay`.
 pub(super) async fn replay(replay: Replay, json: bool) -> Result<ExitCode, Failure> {
     let id = parse_id(&replay.id)?;
-    let store = Opened::open(Url::parse(&replay.store)?, Access::Shared).await?;
+    let store = OpenStore::open(Url::parse(&replay.store)?, Access::Shared).await?;
     let done = print_events(&store, &id, &replay, json).await;
     store.close(done.map(|()| ExitCode::SUCCESS)).await
 }
 
-async fn print_events(store: &Opened, id: &PersistenceId, replay: &Replay, json: bool) -> Result<(), Failure> {
+async fn print_events(store: &OpenStore, id: &PersistenceId, replay: &Replay, json: bool) -> Result<(), Failure> {
     let journal = store.archive().stores().journal;
     let to = replay.to.map_or(SeqNr::MAX, SeqNr::saturating);
     let mut from = Some(SeqNr::saturating(replay.from));
-    if journal.head(id).await.map_err(|error| unread(store, error))?.highest.is_zero() {
-        return Err(nothing(store, id));
+    if journal.head(id).await.map_err(|error| read_failure(store, error))?.highest.is_zero() {
+        return Err(nothing_stored(store, id));
     }
     while let Some(next) = from {
-        let page = journal.read(id, ReadRange::new(next, to)).await.map_err(|error| unread(store, error))?;
+        let page = journal.read(id, ReadRange::new(next, to)).await.map_err(|error| read_failure(store, error))?;
         for event in &page.records {
             let view = EventView::new(event, replay.payload_bytes);
             print(json, &view, || view.to_string())?;
@@ -277,23 +277,28 @@ pub(super) async fn verify(verify: Verify, json: bool) -> Result<ExitCode, Failu
     let limit = usize::try_from(verify.differences).unwrap_or(usize::MAX);
     let first = Url::parse(&verify.first)?.if_built()?;
     let second = verify.second.as_deref().map(|url| Url::parse(url)?.if_built()).transpose()?;
-    let first = Opened::open(first, Access::Alone).await?;
+    let first = OpenStore::open(first, Access::Alone).await?;
     let Some(second) = second else {
-        let found = transfer::check(first.archive(), limit).await.map_err(|error| failed(&error));
-        let done = found.and_then(|found| tell(&first, None, &found, json));
+        let found = transfer::check(first.archive(), limit).await.map_err(|error| copy_failure(&error));
+        let done = found.and_then(|found| print_verified(&first, None, &found, json));
         return first.close(done).await;
     };
-    let second = match Opened::open(second, Access::Alone).await {
+    let second = match OpenStore::open(second, Access::Alone).await {
         Ok(second) => second,
         Err(failure) => return first.close(Err(failure)).await,
     };
-    let found = transfer::verify(first.archive(), second.archive(), limit).await.map_err(|error| failed(&error));
-    let done = found.and_then(|found| tell(&first, Some(&second), &found, json));
+    let found = transfer::verify(first.archive(), second.archive(), limit).await.map_err(|error| copy_failure(&error));
+    let done = found.and_then(|found| print_verified(&first, Some(&second), &found, json));
     let done = second.close(done).await;
     first.close(done).await
 }
 
-fn tell(first: &Opened, second: Option<&Opened>, found: &Verified, json: bool) -> Result<ExitCode, Failure> {
+fn print_verified(
+    first: &OpenStore,
+    second: Option<&OpenStore>,
+    found: &Verified,
+    json: bool,
+) -> Result<ExitCode, Failure> {
     let differences = found.differences.iter().map(|difference| DifferenceView {
         id: difference.id.to_string(),
         place: difference.place.to_string(),
@@ -301,7 +306,7 @@ fn tell(first: &Opened, second: Option<&Opened>, found: &Verified, json: bool) -
     });
     let view = VerifiedView {
         first: first.name(),
-        second: second.map(Opened::name),
+        second: second.map(OpenStore::name),
         equal: second.map(|_| found.is_equal()),
         intact: !found.differences.iter().any(transfer::Difference::is_damage),
         counts: found.counts.into(),
@@ -337,12 +342,12 @@ struct CopiedView {
 /// `journal copy`.
 pub(super) async fn copy(copy: Copy, json: bool) -> Result<ExitCode, Failure> {
     let (from, to) = (Url::parse(&copy.from)?.if_built()?, Url::parse(&copy.to)?.if_built()?);
-    let from = Opened::open(from, Access::Alone).await?;
-    let to = match Opened::open(to, Access::AloneOrNew).await {
+    let from = OpenStore::open(from, Access::Alone).await?;
+    let to = match OpenStore::open(to, Access::AloneOrNew).await {
         Ok(to) => to,
         Err(failure) => return from.close(Err(failure)).await,
     };
-    let copied = transfer::copy(from.archive(), to.archive()).await.map_err(|error| failed(&error));
+    let copied = transfer::copy(from.archive(), to.archive()).await.map_err(|error| copy_failure(&error));
     let done = copied.and_then(|Copied { written, equal_ids }| {
         let view = CopiedView { from: from.name(), to: to.name(), written: written.into(), equal_ids };
         print(json, &view, || {
@@ -354,7 +359,7 @@ pub(super) async fn copy(copy: Copy, json: bool) -> Result<ExitCode, Failure> {
     from.close(done).await
 }
 
-fn failed(error: &CopyError) -> Failure {
+fn copy_failure(error: &CopyError) -> Failure {
     match error {
         CopyError::Unreadable { .. } => Failure::Unreachable(error.to_string()),
         _ => Failure::Refused(error.to_string()),

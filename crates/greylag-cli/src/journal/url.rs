@@ -15,7 +15,7 @@ impl Url {
     pub(super) fn parse(url: &str) -> Result<Self, Failure> {
         let usage = |why: &str| {
             Failure::Usage(format!(
-                "{:?} names no store: {why}; write sled:/path/to/directory, or postgres://user@host/database?schema=name",
+                "{:?} is not the URL of a store: {why}; write sled:/path/to/directory, or postgres://user@host/database?schema=name",
                 shown(url)
             ))
         };
@@ -58,7 +58,7 @@ impl Url {
     #[cfg(feature = "stores")]
     pub(super) fn if_built(self) -> Result<Self, Failure> {
         let feature = self.feature();
-        if feature.is_built() { Ok(self) } else { Err(feature.is_missing()) }
+        if feature.is_built() { Ok(self) } else { Err(feature.missing()) }
     }
 }
 
@@ -102,7 +102,9 @@ mod tests {
     #[test]
     fn secrets_are_not_shown() {
         assert_eq!(shown("postgres://app:secret@db:5432/shop?password=secret"), "postgres://db:5432/shop");
-        let Err(Failure::Usage(told)) = Url::parse("mysql://app:secret@db/shop") else { panic!("it is no store") };
+        let Err(Failure::Usage(told)) = Url::parse("mysql://app:secret@db/shop") else {
+            panic!("the URL was accepted")
+        };
         assert!(!told.contains("secret"), "{told}");
     }
 }

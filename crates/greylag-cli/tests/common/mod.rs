@@ -97,11 +97,11 @@ pub fn code(output: &Output) -> i32 {
     output.status.code().expect("it was not killed")
 }
 
-pub fn said(output: &Output) -> String {
+pub fn output_text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
 pub fn json(output: &Output) -> Value {
-    assert_eq!(code(output), 0, "{}", said(output));
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", said(output)))
+    assert_eq!(code(output), 0, "{}", output_text(output));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", output_text(output)))
 }

@@ -7,23 +7,24 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use greylag_persistence::{AppendError, Appended, Head, PersistenceId, StoredEvent, Timestamp, WriterUuid};
+use greylag_postgres::{Failure, told};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 
-use crate::columns::Columns;
-use crate::driver::link::{Link, Purpose, Session};
+use crate::driver::link::Link;
+use crate::driver::opener::Purpose;
+use crate::driver::session::Session;
 use crate::lane::{AppendNo, Effect, Found, Input, Lane, LaneSettings, Request, StatementNo, StoredLast, TurnNo};
-use crate::rows::{self, Micros, Unreadable, Uuid};
-use crate::statements::{APPEND, APPEND_TAGGED, LOOK_UP};
+use crate::sql::columns::Columns;
+use crate::sql::rows::{self, Micros, Unreadable, Uuid};
+use crate::sql::statements::{APPEND, APPEND_TAGGED, LOOK_UP};
 use crate::stats::Counters;
-use greylag_postgres::Failure;
-use greylag_postgres::told;
 
 /// Messages taken out of the inbox at once, and so sent together.
-const TAKEN_AT_ONCE: usize = 1000;
+const MAX_MESSAGES_PER_WAKE: usize = 1000;
 
 /// How often an unused connection is checked.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A request to a lane.
 pub(crate) enum Message {
@@ -44,7 +45,7 @@ pub(crate) struct Submitted {
     pub(crate) reply: oneshot::Sender<Result<Appended, AppendError>>,
 }
 
-struct Waiting {
+struct PendingAppend {
     records: Arc<[StoredEvent]>,
     bytes: usize,
     room: OwnedSemaphorePermit,
@@ -55,7 +56,7 @@ struct Driver {
     link: Arc<Link>,
     counters: Arc<Counters>,
     session: Option<Arc<Session>>,
-    appends: HashMap<AppendNo, Waiting>,
+    appends: HashMap<AppendNo, PendingAppend>,
     turns: BTreeMap<TurnNo, oneshot::Sender<()>>,
     connecting: FuturesUnordered<BoxFuture<'static, Result<Arc<Session>, String>>>,
     /// Statements under way on the present connection; dropped with it.
@@ -88,8 +89,8 @@ pub(crate) async fn run(
     };
     let mut effects = Vec::new();
     let mut lane = Lane::start(settings, &mut effects);
-    let mut look = tokio::time::interval(LOOK_INTERVAL);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut check = tokio::time::interval(CHECK_INTERVAL);
+    check.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut messages, mut inputs) = (Vec::new(), Vec::new());
     let (mut open, mut closing) = (true, false);
     loop {
@@ -102,18 +103,18 @@ pub(crate) async fn run(
             () = sleep_until(deadline) => inputs.push(Input::Tick),
             Some(input) = driver.statements.next(), if !driver.statements.is_empty() => inputs.push(input),
             Some(made) = driver.connecting.next(), if !driver.connecting.is_empty() => inputs.push(driver.connected(made)),
-            _ = look.tick() => inputs.extend(driver.look()),
-            taken = inbox.recv_many(&mut messages, TAKEN_AT_ONCE), if open => {
+            _ = check.tick() => inputs.extend(driver.check_connection()),
+            taken = inbox.recv_many(&mut messages, MAX_MESSAGES_PER_WAKE), if open => {
                 // `recv_many` gives none when all handles to the journal are gone; no `Close` can come any more, so the
                 // lane closes.
                 open = taken > 0;
                 // Writers woken by an answer run one after the other: yield, so that all their appends go into one
                 // statement.
                 tokio::task::yield_now().await;
-                while messages.len() < TAKEN_AT_ONCE && let Ok(message) = inbox.try_recv() {
+                while messages.len() < MAX_MESSAGES_PER_WAKE && let Ok(message) = inbox.try_recv() {
                     messages.push(message);
                 }
-                closing |= driver.take(&mut messages, &mut inputs) || !open;
+                closing |= driver.into_inputs(&mut messages, &mut inputs) || !open;
             }
         }
         for input in inputs.drain(..) {
@@ -131,32 +132,32 @@ async fn sleep_until(deadline: Option<Instant>) {
 
 impl Driver {
     /// Turns messages into inputs; consecutive appends become one input. Answers whether a message closes the lane.
-    fn take(&mut self, messages: &mut Vec<Message>, inputs: &mut Vec<Input>) -> bool {
+    fn into_inputs(&mut self, messages: &mut Vec<Message>, inputs: &mut Vec<Input>) -> bool {
         let (mut together, mut close) = (Vec::new(), false);
         for message in messages.drain(..) {
             self.next_no += 1;
             match message {
                 Message::Append(submitted) => together.extend(self.submit(submitted)),
                 Message::AwaitTurn { id, reply } => {
-                    inputs.extend(submitted(&mut together));
+                    inputs.extend(submit_input(&mut together));
                     let turn = TurnNo(self.next_no);
                     self.turns.insert(turn, reply);
                     inputs.push(Input::AwaitTurn { turn, id });
                 }
                 Message::Close => {
-                    inputs.extend(submitted(&mut together));
+                    inputs.extend(submit_input(&mut together));
                     inputs.push(Input::Close);
                     close = true;
                 }
             }
         }
-        inputs.extend(submitted(&mut together));
+        inputs.extend(submit_input(&mut together));
         close
     }
 
     fn disconnect(&mut self) {
         if self.session.take().is_some() {
-            self.link.lane_is_up(false);
+            self.link.availability().on_lane(false);
         }
     }
 
@@ -173,7 +174,7 @@ impl Driver {
             crc32c: last.crc32c,
             bytes,
         };
-        self.appends.insert(no, Waiting { records, bytes, room, reply });
+        self.appends.insert(no, PendingAppend { records, bytes, room, reply });
         Some(request)
     }
 
@@ -191,14 +192,14 @@ impl Driver {
                 Effect::Execute { statement, appends } => {
                     let records = self.records(&appends);
                     let counters = self.counters.clone();
-                    self.carry(statement, move |session| execute(session, counters, statement, records));
+                    self.start_statement(statement, move |session| execute(session, counters, statement, records));
                 }
                 Effect::LookUp { statement, appends } => {
                     let records = self.records(&appends);
-                    self.carry(statement, move |session| look_up(session, statement, records));
+                    self.start_statement(statement, move |session| look_up(session, statement, records));
                 }
                 Effect::Answer { append, outcome } => {
-                    if let Some(Waiting { records, bytes, room, reply }) = self.appends.remove(&append) {
+                    if let Some(PendingAppend { records, bytes, room, reply }) = self.appends.remove(&append) {
                         // Counted before the reply, so that a caller with its answer finds the append counted, and its
                         // room free.
                         self.counters.answered(&outcome, records.len(), bytes);
@@ -217,12 +218,12 @@ impl Driver {
 
     /// The events of these appends, in their order; all of them must be waiting.
     fn records(&self, appends: &[AppendNo]) -> Vec<Arc<[StoredEvent]>> {
-        let waiting = |append| self.appends.get(append).expect("the lane names what was not answered");
+        let waiting = |append| self.appends.get(append).expect("the lane names only appends that wait for an answer");
         appends.iter().map(|append| waiting(append).records.clone()).collect()
     }
 
     /// Starts a statement, unless its connection has ended already.
-    fn carry<F>(&mut self, statement: StatementNo, start: impl FnOnce(Arc<Session>) -> F)
+    fn start_statement<F>(&mut self, statement: StatementNo, start: impl FnOnce(Arc<Session>) -> F)
     where
         F: Future<Output = Input> + Send + 'static,
     {
@@ -242,7 +243,7 @@ impl Driver {
         match made {
             Ok(session) => {
                 self.session = Some(session);
-                self.link.lane_is_up(true);
+                self.link.availability().on_lane(true);
                 Input::Connected
             }
             Err(cause) => Input::NotConnected(cause),
@@ -250,13 +251,13 @@ impl Driver {
     }
 
     /// Reports a connection that ended while no statement used it, so that a new one is made before the next statement.
-    fn look(&self) -> Option<Input> {
+    fn check_connection(&self) -> Option<Input> {
         let ended = self.session.as_ref().is_some_and(|session| session.client.is_closed());
         ended.then(|| Input::Lost("the connection ended".to_owned()))
     }
 }
 
-fn submitted(together: &mut Vec<Request>) -> Option<Input> {
+fn submit_input(together: &mut Vec<Request>) -> Option<Input> {
     (!together.is_empty()).then(|| Input::Submit(std::mem::take(together)))
 }
 
@@ -270,7 +271,7 @@ async fn execute(
     let outcome = insert(&session, &appends).await.map_err(|error| Failure::of(&error));
     counters.executed(appends.len(), sent_at.elapsed(), outcome.is_ok());
     let outcome = outcome.and_then(|row| {
-        let read = stored(appends.len(), &row).and_then(|stored| Ok((stored, behind(row.try_get(2))?)));
+        let read = stored(appends.len(), &row).and_then(|stored| Ok((stored, clock_lag(row.try_get(2))?)));
         let (stored, behind) = read.map_err(|Unreadable| unreadable("an answer to an append"))?;
         counters.clock.note(behind);
         Ok(stored)
@@ -291,13 +292,13 @@ fn stored(appends: usize, row: &tokio_postgres::Row) -> Result<Vec<Option<Timest
 }
 
 /// The lag of the clock, in microseconds as the statements answer it.
-fn behind(micros: Result<i64, tokio_postgres::Error>) -> Result<Duration, Unreadable> {
+fn clock_lag(micros: Result<i64, tokio_postgres::Error>) -> Result<Duration, Unreadable> {
     micros.map(|micros| Duration::from_micros(micros.max(0).unsigned_abs())).map_err(|_| Unreadable)
 }
 
 /// The failure for an answer that cannot be decoded: the statement was done, but as good as unanswered.
 fn unreadable(what: &str) -> Failure {
-    Failure::Unanswered(format!("{what} cannot be read; check that the schema is the one documented"))
+    Failure::Unanswered(format!("{what} cannot be decoded; check that the tables are those that the crate docs show"))
 }
 
 async fn insert(
@@ -336,7 +337,7 @@ fn found(row: &tokio_postgres::Row) -> Result<(PersistenceId, Found), Unreadable
         Some(Uuid(writer_uuid)) => Some(stored_last(row, writer_uuid)?),
         None => None,
     };
-    Ok((id, Found { head, last, clock_behind: behind(row.try_get("behind"))? }))
+    Ok((id, Found { head, last, clock_behind: clock_lag(row.try_get("behind"))? }))
 }
 
 fn stored_last(row: &tokio_postgres::Row, writer_uuid: WriterUuid) -> Result<StoredLast, Unreadable> {

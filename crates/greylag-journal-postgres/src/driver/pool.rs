@@ -6,17 +6,20 @@ use std::time::{Duration, Instant};
 
 use deadpool::managed::{self, Manager, Metrics, Object, PoolError, RecycleError, RecycleResult};
 use greylag_persistence::StoreFailure;
+use greylag_postgres::Failure;
 use tokio::time::timeout_at;
 
-use crate::driver::link::{Link, Purpose, Session};
-use greylag_postgres::Failure;
+use crate::driver::link::Link;
+use crate::driver::opener::Purpose;
+use crate::driver::session::Session;
 
 /// Wait before a call that was rolled back is tried again.
-const PAUSE: Duration = Duration::from_millis(10);
+const RETRY_WAIT: Duration = Duration::from_millis(10);
 
-struct Sessions(Arc<Link>, Purpose);
+/// Makes the connections of a pool.
+struct SessionManager(Arc<Link>, Purpose);
 
-impl Manager for Sessions {
+impl Manager for SessionManager {
     type Type = Arc<Session>;
     type Error = String;
 
@@ -32,13 +35,13 @@ impl Manager for Sessions {
 /// Connections for one kind of work.
 pub(crate) struct Pool {
     link: Arc<Link>,
-    sessions: managed::Pool<Sessions>,
+    sessions: managed::Pool<SessionManager>,
     statement_timeout: Duration,
 }
 
 impl Pool {
     pub(crate) fn new(link: Arc<Link>, purpose: Purpose, size: usize, statement_timeout: Duration) -> Self {
-        let sessions = managed::Pool::builder(Sessions(link.clone(), purpose))
+        let sessions = managed::Pool::builder(SessionManager(link.clone(), purpose))
             .max_size(size)
             .build()
             .expect("a pool without timeouts of its own needs no runtime");
@@ -68,7 +71,7 @@ impl Pool {
         let (mut last, mut maybe_done) = (None, false);
         loop {
             let mut borrowed = match timeout_at(deadline.into(), self.sessions.get()).await {
-                Ok(Ok(session)) => Borrowed { session: Some(session), is_fit: false },
+                Ok(Ok(session)) => Borrowed { session: Some(session), is_reusable: false },
                 Ok(Err(PoolError::Closed)) => return Err(self.failed("the journal is closed", maybe_done)),
                 // No pause here: the link waits before its next try.
                 Ok(Err(error)) => {
@@ -76,22 +79,28 @@ impl Pool {
                     if Instant::now() < deadline && !self.link.is_closed() {
                         continue;
                     }
-                    return Err(self.late(within, last, maybe_done));
+                    return Err(self.timed_out(within, last, maybe_done));
                 }
-                Err(_) => return Err(self.late(within, last.or_else(|| self.link.trouble()), maybe_done)),
+                Err(_) => {
+                    return Err(self.timed_out(
+                        within,
+                        last.or_else(|| self.link.availability().last_error()),
+                        maybe_done,
+                    ));
+                }
             };
             let try_until = deadline.min(Instant::now() + self.statement_timeout);
             let answered = timeout_at(try_until.into(), call(borrowed.session())).await;
             let failure = match answered {
                 Ok(Ok(value)) => {
-                    borrowed.is_fit = true;
+                    borrowed.is_reusable = true;
                     return Ok(Called { value, maybe_done });
                 }
                 Ok(Err(error)) => Failure::of(&error),
                 Err(_) => Failure::Unanswered(format!("no answer within {:?}", self.statement_timeout.min(within))),
             };
             maybe_done |= matches!(failure, Failure::Unanswered(_));
-            borrowed.is_fit = !failure.ends_connection();
+            borrowed.is_reusable = !failure.ends_connection();
             drop(borrowed);
             if !failure.may_pass() {
                 let storage_low = matches!(failure, Failure::StorageLow(_));
@@ -100,10 +109,10 @@ impl Pool {
                 return Err(failed);
             }
             last = Some(failure.words().to_owned());
-            if Instant::now() + PAUSE >= deadline {
-                return Err(self.late(within, last, maybe_done));
+            if Instant::now() + RETRY_WAIT >= deadline {
+                return Err(self.timed_out(within, last, maybe_done));
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_WAIT).await;
         }
     }
 
@@ -112,7 +121,7 @@ impl Pool {
         self.sessions.close();
     }
 
-    fn late(&self, within: Duration, last: Option<String>, maybe_done: bool) -> Failed {
+    fn timed_out(&self, within: Duration, last: Option<String>, maybe_done: bool) -> Failed {
         let last = last.unwrap_or_else(|| "all connections of its pool are busy; raise the pool's size".to_owned());
         self.failed(&format!("no answer within {within:?}; last: {last}"), maybe_done)
     }
@@ -125,19 +134,19 @@ impl Pool {
 /// A connection out of the pool. It goes back only if its statement has ended: the next borrower must not wait behind a
 /// statement whose caller has stopped waiting.
 struct Borrowed {
-    session: Option<Object<Sessions>>,
-    is_fit: bool,
+    session: Option<Object<SessionManager>>,
+    is_reusable: bool,
 }
 
 impl Borrowed {
     fn session(&self) -> Arc<Session> {
-        Arc::clone(self.session.as_ref().expect("it is there until the drop"))
+        Arc::clone(self.session.as_ref().expect("only the drop takes the connection out"))
     }
 }
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        if let Some(session) = self.session.take().filter(|_| !self.is_fit) {
+        if let Some(session) = self.session.take().filter(|_| !self.is_reusable) {
             drop(Object::take(session));
         }
     }

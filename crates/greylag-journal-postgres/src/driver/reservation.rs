@@ -7,26 +7,26 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use greylag_postgres::advised;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use crate::driver::link::Session;
-use greylag_postgres::advised;
+use super::session::Session;
 
 /// The first half of the lock's number, for all journals: "grey" in ASCII.
-const CLASS: i32 = 0x67_72_65_79;
+const LOCK_CLASS: i32 = 0x67_72_65_79;
 
 /// Wait between two tries to take the lock.
-const PAUSE: Duration = Duration::from_millis(50);
+const RETRY_WAIT: Duration = Duration::from_millis(50);
 
 /// The second half, a hash of the schema (FNV-1a). A hash collision only makes two schemas share a lock.
-fn object(schema: &str) -> i32 {
+fn lock_object(schema: &str) -> i32 {
     let hash = schema.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     i32::from_ne_bytes(hash.to_ne_bytes())
 }
 
 /// Runs a query; answers its first value as text.
-async fn ask(client: &Client, sql: &str) -> Result<Option<String>, tokio_postgres::Error> {
+async fn query_text(client: &Client, sql: &str) -> Result<Option<String>, tokio_postgres::Error> {
     let answer = client.simple_query(sql).await?;
     Ok(answer.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
@@ -36,7 +36,7 @@ async fn ask(client: &Client, sql: &str) -> Result<Option<String>, tokio_postgre
 
 /// Whether the lock was taken; always true on a database without advisory locks.
 async fn lock(client: &Client, function: &str, schema: &str) -> Result<bool, String> {
-    let given = ask(client, &format!("SELECT {function}({CLASS}, {})", object(schema))).await;
+    let given = query_text(client, &format!("SELECT {function}({LOCK_CLASS}, {})", lock_object(schema))).await;
     let unknown = [SqlState::FEATURE_NOT_SUPPORTED, SqlState::UNDEFINED_FUNCTION];
     match given {
         Ok(given) => Ok(given.as_deref() == Some("t")),
@@ -46,7 +46,7 @@ async fn lock(client: &Client, function: &str, schema: &str) -> Result<bool, Str
 }
 
 /// Takes the lock shared, for a connection of an ordinary journal.
-pub(crate) async fn share(client: &Client, schema: &str) -> Result<(), String> {
+pub(crate) async fn lock_shared(client: &Client, schema: &str) -> Result<(), String> {
     if lock(client, "pg_try_advisory_lock_shared", schema).await? {
         return Ok(());
     }
@@ -68,35 +68,35 @@ impl Reservation {
     ) -> Result<Result<Self, String>, String> {
         let deadline = Instant::now() + within;
         while !lock(&session.client, "pg_try_advisory_lock", schema).await? {
-            if Instant::now() + PAUSE >= deadline {
-                return Ok(Err(others(&session.client, schema).await));
+            if Instant::now() + RETRY_WAIT >= deadline {
+                return Ok(Err(describe_holders(&session.client, schema).await));
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_WAIT).await;
         }
         Ok(Ok(Self(session)))
     }
 
     /// Ok while the connection lives, and with it the lock.
-    pub(crate) async fn holds(&self) -> Result<(), String> {
-        let answer = ask(&self.0.client, "SELECT 1").await;
+    pub(crate) async fn check(&self) -> Result<(), String> {
+        let answer = query_text(&self.0.client, "SELECT 1").await;
         answer.map(drop).map_err(|error| format!("the connection that reserved it broke: {}", advised(&error)))
     }
 
     /// Releases the lock before the connection ends, so that the next process need not wait.
     pub(crate) async fn release(&self) {
         // If the connection is gone, so is the lock.
-        let _gone = ask(&self.0.client, "SELECT pg_advisory_unlock_all()").await;
+        let _gone = query_text(&self.0.client, "SELECT pg_advisory_unlock_all()").await;
     }
 }
 
 /// A description of the other connections, as far as the server tells.
-async fn others(client: &Client, schema: &str) -> String {
+async fn describe_holders(client: &Client, schema: &str) -> String {
     let sql = format!(
         "SELECT count(*) || ' connections, one from ' || min(coalesce(host(a.client_addr), 'this host') \
          || coalesce(' (' || nullif(a.application_name, '') || ')', '')) \
          FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid \
-         WHERE l.locktype = 'advisory' AND l.classid = {CLASS} AND l.objid = {}::bigint::oid AND l.granted",
-        u32::from_ne_bytes(object(schema).to_ne_bytes())
+         WHERE l.locktype = 'advisory' AND l.classid = {LOCK_CLASS} AND l.objid = {}::bigint::oid AND l.granted",
+        u32::from_ne_bytes(lock_object(schema).to_ne_bytes())
     );
-    ask(client, &sql).await.ok().flatten().unwrap_or_else(|| "others are connected".to_owned())
+    query_text(client, &sql).await.ok().flatten().unwrap_or_else(|| "other connections use it".to_owned())
 }

@@ -12,11 +12,11 @@ use greylag_persistence::{PersistenceId, SeqNr};
 use tokio::sync::mpsc;
 
 use crate::driver::pool::Pool;
-use crate::rows;
-use crate::statements::SWEEP;
+use crate::sql::rows;
+use crate::sql::statements::SWEEP;
 
 /// Wait after a failure before the next try.
-const PAUSE: Duration = Duration::from_secs(1);
+const RETRY_WAIT: Duration = Duration::from_secs(1);
 
 /// An id, and the number up to which its events are deleted.
 pub(crate) type Deleted = (PersistenceId, SeqNr);
@@ -29,7 +29,7 @@ pub(crate) async fn run(
     mut deleted: mpsc::UnboundedReceiver<Deleted>,
 ) {
     let limit = i64::try_from(limit).unwrap_or(i64::MAX);
-    let mut waiting = Waiting::default();
+    let mut waiting = SweepQueue::default();
     loop {
         if waiting.by_id.is_empty() {
             let Some((id, to)) = deleted.recv().await else { return };
@@ -50,8 +50,8 @@ pub(crate) async fn run(
             Ok(row) => rows::column::<i64>(&row, "count").is_ok_and(|removed| removed < limit),
             Err(_) if deleted.is_closed() => true,
             Err(failed) => {
-                tracing::info!(%id, error = %failed.cause, "deleted events are not removed yet");
-                tokio::time::sleep(PAUSE).await;
+                tracing::info!(%id, error = %failed.cause, "removing deleted events failed; retrying");
+                tokio::time::sleep(RETRY_WAIT).await;
                 false
             }
         };
@@ -63,14 +63,14 @@ pub(crate) async fn run(
 
 /// Ids whose deleted events are still to be removed.
 #[derive(Default)]
-struct Waiting {
+struct SweepQueue {
     /// The largest deleted number by id, so that many deletions of one id take no memory.
     by_id: BTreeMap<PersistenceId, SeqNr>,
     /// The id that `next` answered last.
     last: Option<PersistenceId>,
 }
 
-impl Waiting {
+impl SweepQueue {
     fn add(&mut self, id: PersistenceId, to: SeqNr) {
         let known = self.by_id.entry(id).or_default();
         *known = to.max(*known);
@@ -91,8 +91,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_take_turns_although_one_is_never_done() {
-        let mut waiting = Waiting::default();
+    fn ids_take_turns_although_one_always_fails() {
+        let mut waiting = SweepQueue::default();
         let id = |name: &str| PersistenceId::unique(&format!("Counter|{name}")).unwrap();
         for (name, to) in [("a", 5), ("b", 7), ("c", 9), ("b", 6)] {
             waiting.add(id(name), SeqNr::from(to));

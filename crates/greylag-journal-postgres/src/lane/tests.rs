@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use greylag_persistence::Head;
+use greylag_persistence::{Head, SeqNr, WriterEpoch, WriterUuid};
 
 use super::*;
 
@@ -136,7 +136,7 @@ fn is_not_stored(effects: &[Effect]) -> bool {
 }
 
 #[test]
-fn what_comes_while_statements_run_goes_together() {
+fn appends_that_arrive_while_statements_run_share_the_next_one() {
     let mut bench = Bench::new();
     assert_eq!(bench.submit([request(1, "a", 1)]), [execute(1, &[1])]);
     assert_eq!(bench.submit([request(2, "b", 1), request(3, "c", 1)]), [execute(2, &[2, 3])]);
@@ -197,7 +197,7 @@ fn an_id_has_one_append_under_way_and_claims_wait_for_theirs() {
 
 /// Persistence §4.4: the fate of an append missing from the result is told by its last event, then by its head.
 #[test]
-fn what_was_not_stored_is_told_by_the_event_and_the_head() {
+fn the_event_and_the_head_explain_an_unstored_append() {
     let ours = StoredLast { writer_uuid: WriterUuid::from_u128(7), crc32c: 1001, timestamp: at(44) };
     let fenced = |head| refused(1, AppendError::Fenced { current: head });
     let conflict = |highest| refused(1, AppendError::Conflict { highest: SeqNr::from(highest) });
@@ -261,7 +261,7 @@ fn scenario_70_a_clock_too_far_behind_is_why_an_append_is_not_stored() {
 
 /// Scenarios persistence 61, 62; J10: after an unanswered try only Ok, Fenced and Unknown are true.
 #[test]
-fn scenario_61_62_after_an_unanswered_try_nothing_is_said_not_to_be_stored() {
+fn scenario_61_62_after_an_unanswered_try_no_answer_is_not_stored() {
     for failure in [Failure::StorageLow(words()), Failure::Taken(words()), Failure::Refused(words())] {
         let mut bench = Bench::new();
         bench.unanswered();
@@ -320,7 +320,7 @@ fn a_rollback_is_tried_again_and_after_three_each_goes_alone() {
 
 /// Persistence J11: an append that is not the cause of a refusal does not suffer from it.
 #[test]
-fn a_refused_batch_is_taken_apart() {
+fn appends_of_a_refused_batch_are_retried_alone() {
     let mut bench = Bench::with(|settings| settings.pipeline = 1);
     bench.submit([request(1, "a", 1), request(2, "b", 1)]);
     assert_eq!(bench.failed(1, Failure::Refused(words())), [execute(2, &[1])]);
@@ -347,7 +347,7 @@ fn a_lost_connection_sends_everything_again_in_its_order() {
 }
 
 #[test]
-fn what_never_left_is_certainly_not_stored() {
+fn unsent_appends_are_certainly_not_stored() {
     for failure in [Failure::NotSent(words()), Failure::Elsewhere(words())] {
         let mut bench = Bench::new();
         bench.submit([request(1, "a", 1)]);
@@ -359,7 +359,7 @@ fn what_never_left_is_certainly_not_stored() {
 }
 
 #[test]
-fn silence_is_a_lost_answer_and_ends_at_the_deadline() {
+fn a_try_without_an_answer_times_out_and_ends_at_the_deadline() {
     let mut bench = Bench::new();
     bench.submit([request(1, "a", 1)]);
     assert_eq!(bench.lane.next_deadline(), Some(bench.now + TRY));
@@ -383,7 +383,7 @@ fn a_head_that_cannot_be_read_leaves_its_append_unknown_and_others_alone() {
 }
 
 #[test]
-fn what_stood_in_the_way_and_has_gone_is_tried_again() {
+fn an_append_whose_obstacle_is_gone_is_retried() {
     let mut bench = Bench::new();
     bench.submit([request(1, "a", 5)]);
     bench.executed(1, &[]);
@@ -396,7 +396,7 @@ fn what_stood_in_the_way_and_has_gone_is_tried_again() {
 }
 
 #[test]
-fn a_closed_lane_takes_nothing_and_finishes_what_it_has() {
+fn a_closed_lane_refuses_new_appends_and_finishes_pending_ones() {
     let mut bench = Bench::new();
     bench.submit([request(1, "a", 1)]);
     bench.input(Input::Close);

@@ -29,13 +29,13 @@ pub(super) fn reserve(call: &proto::Call, served: &Served) -> usize {
 
 pub(super) async fn run(served: Served, call: proto::Call) -> proto::Answer {
     let answer = match call.call {
-        Some(call) => run_known(&served, call).await,
-        None => rejected("this server does not know the call; upgrade it first"),
+        Some(call) => dispatch(&served, call).await,
+        None => rejected("this server does not know the call; upgrade the server first"),
     };
-    proto::Answer { request_id: call.request_id, answer: Some(fitting(answer)) }
+    proto::Answer { request_id: call.request_id, answer: Some(limit_size(answer)) }
 }
 
-async fn run_known(served: &Served, call: Call) -> Answer {
+async fn dispatch(served: &Served, call: Call) -> Answer {
     let journal = &*served.stores.journal;
     let done = match call {
         Call::Append(append) => run_append(journal, append).await,
@@ -61,9 +61,13 @@ async fn run_known(served: &Served, call: Call) -> Answer {
 
 /// Replaces an answer that is too large by an error: a frame that the client cannot read would end the session, and the
 /// call would be sent again.
-fn fitting(answer: Answer) -> Answer {
+fn limit_size(answer: Answer) -> Answer {
     let (bytes, max) = (answer.encoded_len(), MAX_FRAME_BYTES - 1024);
-    if bytes <= max { answer } else { unavailable(&format!("the answer has {bytes} bytes, a frame takes {max}")) }
+    if bytes <= max {
+        answer
+    } else {
+        unavailable(&format!("the answer has {bytes} bytes, more than the {max} that a frame can hold"))
+    }
 }
 
 /// The answer to an invalid call: nothing of it was done, and repeating it will not help.
@@ -75,7 +79,7 @@ fn unavailable(why: &str) -> Answer {
     Answer::Failure(wire::from_read_error(ReadError::Unavailable(StoreFailure::new("journal service", why))))
 }
 
-fn finished<T, E>(
+fn answer_of<T, E>(
     done: Result<T, E>,
     answer: impl FnOnce(T) -> Answer,
     failure: impl FnOnce(E) -> proto::Failure,
@@ -83,14 +87,14 @@ fn finished<T, E>(
     done.map_or_else(|error| Answer::Failure(failure(error)), answer)
 }
 
-fn nothing((): ()) -> Answer {
+fn done_answer((): ()) -> Answer {
     Answer::Done(proto::Done {})
 }
 
 async fn run_append(journal: &dyn Journal, append: proto::Append) -> Done {
     let done = journal.append(wire::append(append)?).await;
     let appended = |appended: Appended| proto::Appended { timestamp: appended.timestamp.as_micros() };
-    Ok(finished(done, |done| Answer::Appended(appended(done)), wire::from_append_error))
+    Ok(answer_of(done, |done| Answer::Appended(appended(done)), wire::from_append_error))
 }
 
 async fn run_claim(journal: &dyn Journal, claim: proto::Claim) -> Done {
@@ -101,13 +105,13 @@ async fn run_claim(journal: &dyn Journal, claim: proto::Claim) -> Done {
         highest: claim.highest.as_u64(),
         deleted_to: claim.deleted_to.as_u64(),
     };
-    Ok(finished(done, |done| Answer::Claimed(claimed(done)), wire::from_claim_error))
+    Ok(answer_of(done, |done| Answer::Claimed(claimed(done)), wire::from_claim_error))
 }
 
 async fn run_advance(journal: &dyn Journal, advance: proto::Advance) -> Done {
     let (id, to) = (wire::id(&advance.persistence_id)?, wire::seq_nr(advance.to)?);
     let done = journal.advance(&id, WriterEpoch::from_u64(advance.epoch), to).await;
-    Ok(finished(done, nothing, wire::from_advance_error))
+    Ok(answer_of(done, done_answer, wire::from_advance_error))
 }
 
 async fn run_read(served: &Served, read: proto::Read) -> Done {
@@ -118,25 +122,25 @@ async fn run_read(served: &Served, read: proto::Read) -> Done {
         None if read.changes => return Ok(unavailable(NO_QUERIES)),
         None => served.stores.journal.read(&id, range).await,
     };
-    Ok(finished(done, |page| Answer::Page(wire::from_page(page)), wire::from_read_error))
+    Ok(answer_of(done, |page| Answer::Page(wire::from_page(page)), wire::from_read_error))
 }
 
 async fn run_head(journal: &dyn Journal, read: proto::ReadHead) -> Done {
     let done = journal.head(&wire::id(&read.persistence_id)?).await;
-    Ok(finished(done, |head| Answer::Head(wire::from_head(head)), wire::from_read_error))
+    Ok(answer_of(done, |head| Answer::Head(wire::from_head(head)), wire::from_read_error))
 }
 
 async fn run_delete(journal: &dyn Journal, delete: proto::DeleteTo) -> Done {
     let (id, to) = (wire::id(&delete.persistence_id)?, wire::seq_nr(delete.to)?);
     let done = journal.delete_to(&id, WriterEpoch::from_u64(delete.epoch), to).await;
     let deleted = |to: SeqNr| proto::Deleted { deleted_to: to.as_u64() };
-    Ok(finished(done, |done| Answer::Deleted(deleted(done)), wire::from_delete_error))
+    Ok(answer_of(done, |done| Answer::Deleted(deleted(done)), wire::from_delete_error))
 }
 
 // ---- Durable states -----------------------------------------------------------------------------
 
 async fn run_states(states: Option<&dyn StateStore>, call: Call) -> Done {
-    const NONE: &str = "this server serves no durable states";
+    const NONE: &str = "this server does not serve durable states";
     let Some(states) = states else {
         let refused = StateWriteError::Rejected(StateRejectReason::Other(NONE.to_owned()));
         let writes = matches!(call, Call::WriteState(_));
@@ -145,19 +149,19 @@ async fn run_states(states: Option<&dyn StateStore>, call: Call) -> Done {
     match call {
         Call::GetState(get) => {
             let done = states.get(&wire::id(&get.persistence_id)?).await;
-            Ok(finished(done, |state| Answer::State(wire::from_state(state)), wire::from_read_error))
+            Ok(answer_of(done, |state| Answer::State(wire::from_state(state)), wire::from_read_error))
         }
         Call::WriteState(message) => {
             let done = match wire::write(message)? {
                 (write, Some((value, tag))) => states.upsert(write, value, tag).await,
                 (write, None) => states.delete(write).await,
             };
-            Ok(finished(done, nothing, wire::from_write_error))
+            Ok(answer_of(done, done_answer, wire::from_write_error))
         }
         Call::ListStates(list) => {
             let after = list.after.map(|id| wire::id(&id)).transpose()?;
             let done = states.ids(after.as_ref(), wire::usize_of(list.limit).min(MAX_IDS)).await;
-            Ok(finished(done, ids, wire::from_read_error))
+            Ok(answer_of(done, ids, wire::from_read_error))
         }
         Call::ReadChanges(read) => read_changes(states, read).await,
         _ => Err(wire::Malformed("call of states")),
@@ -199,25 +203,25 @@ async fn read_changes(states: &dyn StateStore, read: proto::ReadChanges) -> Done
 // ---- Offsets of projections ---------------------------------------------------------------------
 
 async fn run_offsets(offsets: Option<&dyn OffsetStore>, call: Call) -> Done {
-    let Some(offsets) = offsets else { return Ok(unavailable("this server serves no offsets")) };
+    let Some(offsets) = offsets else { return Ok(unavailable("this server does not serve offsets")) };
     match call {
         Call::ClaimSlices(claim) => {
             let slices = wire::slices(claim.first, claim.last)?;
             let done = offsets.claim(&claim.projection, slices).await;
-            Ok(finished(done, |owned| Answer::Owned(wire::from_owned(&owned)), wire::from_offset_error))
+            Ok(answer_of(done, |owned| Answer::Owned(wire::from_owned(&owned)), wire::from_offset_error))
         }
         Call::LoadOffsets(load) => load_offsets(offsets, load).await,
         Call::SaveOffsets(save) => {
             let owned = wire::owned(save.owned.unwrap_or_default())?;
             let processed = save.processed.into_iter().map(wire::processed).collect::<wire::Decoded<Vec<_>>>()?;
-            Ok(finished(offsets.save(&owned, &processed).await, nothing, wire::from_offset_error))
+            Ok(answer_of(offsets.save(&owned, &processed).await, done_answer, wire::from_offset_error))
         }
         Call::ForgetOffsets(forget) => {
             let (owned, before) = (wire::owned(forget.owned.unwrap_or_default())?, wire::position(forget.before)?);
-            Ok(finished(offsets.forget_before(&owned, before).await, nothing, wire::from_offset_error))
+            Ok(answer_of(offsets.forget_before(&owned, before).await, done_answer, wire::from_offset_error))
         }
         Call::ResetOffsets(owned) => {
-            Ok(finished(offsets.reset(&wire::owned(owned)?).await, nothing, wire::from_offset_error))
+            Ok(answer_of(offsets.reset(&wire::owned(owned)?).await, done_answer, wire::from_offset_error))
         }
         _ => Err(wire::Malformed("call of offsets")),
     }
@@ -250,7 +254,7 @@ async fn load_offsets(offsets: &dyn OffsetStore, load: proto::LoadOffsets) -> Do
 
 // ---- Events across histories --------------------------------------------------------------------
 
-const NO_QUERIES: &str = "this server serves no such queries";
+const NO_QUERIES: &str = "this server does not serve these queries";
 
 async fn run_queries(queries: Option<&dyn EventQueries>, call: Call) -> Done {
     let Some(queries) = queries else { return Ok(unavailable(NO_QUERIES)) };
@@ -259,15 +263,15 @@ async fn run_queries(queries: Option<&dyn EventQueries>, call: Call) -> Done {
             let after = list.after.map(|id| wire::id(&id)).transpose()?;
             let limit = wire::usize_of(list.limit).min(MAX_IDS);
             let done = queries.persistence_ids(list.entity_type.as_deref(), after.as_ref(), limit).await;
-            Ok(finished(done, ids, wire::from_read_error))
+            Ok(answer_of(done, ids, wire::from_read_error))
         }
         Call::FindNewest(_) => {
             let newest = |position: Option<_>| proto::Newest { position: position.map(wire::from_position) };
-            Ok(finished(queries.newest().await, |found| Answer::Newest(newest(found)), wire::from_read_error))
+            Ok(answer_of(queries.newest().await, |found| Answer::Newest(newest(found)), wire::from_read_error))
         }
         Call::FindEvents(find) => {
             let done = find_events(queries, wire::page_query(find)?).await;
-            Ok(finished(done, |page| Answer::Found(wire::from_event_page(page)), wire::from_query_error))
+            Ok(answer_of(done, |page| Answer::Found(wire::from_event_page(page)), wire::from_query_error))
         }
         _ => Err(wire::Malformed("query")),
     }
@@ -295,7 +299,7 @@ async fn find_events(queries: &dyn EventQueries, query: PageQuery) -> Result<Eve
                 page.more = true;
                 break;
             }
-            bytes += event.event.as_ref().map_or(0, StoredEvent::size_bytes) + PLACE_BYTES;
+            bytes += event.event.as_ref().map_or(0, StoredEvent::size_bytes) + POSITION_BYTES;
             page.events.push(event);
         }
     }
@@ -303,4 +307,4 @@ async fn find_events(queries: &dyn EventQueries, query: PageQuery) -> Result<Eve
 }
 
 /// Bytes that the position of an event takes, roughly.
-const PLACE_BYTES: usize = 64;
+const POSITION_BYTES: usize = 64;

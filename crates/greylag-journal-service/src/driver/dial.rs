@@ -17,11 +17,11 @@ use tonic::codegen::{BoxFuture, Service};
 pub(super) enum DialError {
     /// No process listens at the address, or the network does not lead there, or the connection broke.
     #[error("{0}")]
-    Away(#[source] io::Error),
+    Unreachable(#[source] io::Error),
     /// The listener accepts connections but sends nothing.
-    #[error("nothing was said within {0:?}")]
-    Silent(Duration),
-    #[error("it speaks TLS, and was called in plain text")]
+    #[error("no answer within {0:?}")]
+    NoAnswer(Duration),
+    #[error("the server speaks TLS, and this client plain text; set tls of the client")]
     WantsTls,
     /// One end does not trust the other, or the listener does not speak TLS.
     #[error(transparent)]
@@ -43,7 +43,7 @@ impl DialError {
 
     fn of_handshake(error: HandshakeError) -> Self {
         match error {
-            HandshakeError::Broken(error) => Self::Away(error),
+            HandshakeError::Broken(error) => Self::Unreachable(error),
             distrust => Self::Tls(distrust),
         }
     }
@@ -68,8 +68,8 @@ impl Service<Uri> for Dialer {
     fn call(&mut self, uri: Uri) -> Self::Future {
         let Self { tls, timeout } = self.clone();
         Box::pin(async move {
-            let line = tokio::time::timeout(timeout, dial(&uri, tls.as_deref())).await;
-            line.unwrap_or(Err(DialError::Silent(timeout))).map(TokioIo::new)
+            let connection = tokio::time::timeout(timeout, dial(&uri, tls.as_deref())).await;
+            connection.unwrap_or(Err(DialError::NoAnswer(timeout))).map(TokioIo::new)
         })
     }
 }
@@ -77,11 +77,11 @@ impl Service<Uri> for Dialer {
 async fn dial(uri: &Uri, tls: Option<&TlsFiles>) -> Result<ProbedConnection, DialError> {
     // An IPv6 address stands in brackets.
     let host = uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    let port = uri.port_u16().ok_or_else(|| DialError::Away(io::Error::other("the address has no port")))?;
-    let tcp = TcpStream::connect((host, port)).await.map_err(DialError::Away)?;
-    tcp.set_nodelay(true).map_err(DialError::Away)?;
+    let port = uri.port_u16().ok_or_else(|| DialError::Unreachable(io::Error::other("the address has no port")))?;
+    let tcp = TcpStream::connect((host, port)).await.map_err(DialError::Unreachable)?;
+    tcp.set_nodelay(true).map_err(DialError::Unreachable)?;
     let Some(files) = tls else {
-        return ProbedConnection::in_plain_text(tcp).await.map_err(DialError::Away)?.ok_or(DialError::WantsTls);
+        return ProbedConnection::in_plain_text(tcp).await.map_err(DialError::Unreachable)?.ok_or(DialError::WantsTls);
     };
     let tls = files.connect(host, tcp).await.map_err(DialError::of_handshake)?;
     ProbedConnection::by_tls(tls).await.map_err(|error| DialError::of_handshake(error.into()))

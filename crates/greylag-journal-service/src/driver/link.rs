@@ -50,14 +50,14 @@ impl LinkState {
 
 /// Identity of this client, for logs and for the server.
 #[derive(Debug, Clone)]
-pub(crate) struct Caller {
+pub(crate) struct ClientIdentity {
     /// Name for logs.
     name: String,
     /// The client's id, the same for every session, so that the server ends the old session when a new one begins.
     id: Bytes,
 }
 
-impl Caller {
+impl ClientIdentity {
     pub(crate) fn new() -> Self {
         let id = Bytes::copy_from_slice(uuid::Uuid::new_v4().as_bytes());
         Self { name: format!("process {}", std::process::id()), id }
@@ -75,7 +75,7 @@ pub(crate) struct Session {
 #[derive(Debug, Clone)]
 pub(crate) enum SessionError {
     /// The server is unreachable, or refused for a passing reason: try again.
-    Away(String),
+    Unavailable(String),
     /// The server will never accept this client.
     Refused(String),
     /// One end does not trust the other. A certificate may be replaced, so a later try may succeed.
@@ -84,7 +84,7 @@ pub(crate) enum SessionError {
 
 impl Session {
     /// Says hello and waits for the welcome.
-    pub(crate) async fn open(channel: Channel, client: Caller) -> Result<Self, SessionError> {
+    pub(crate) async fn open(channel: Channel, client: ClientIdentity) -> Result<Self, SessionError> {
         let mut service = JournalServiceClient::new(channel)
             .max_decoding_message_size(MAX_FRAME_BYTES)
             .max_encoding_message_size(MAX_FRAME_BYTES);
@@ -96,13 +96,13 @@ impl Session {
             client_id: client.id,
         };
         let frame = proto::ClientFrame { frame: Some(client_frame::Frame::Hello(hello)) };
-        outgoing.try_send(frame).map_err(|_| SessionError::Away("no room for the hello".into()))?;
+        outgoing.try_send(frame).map_err(|_| SessionError::Unavailable("no room for the hello".into()))?;
         let response = service.session(ReceiverStream::new(frames)).await.map_err(|status| session_error(&status))?;
         let mut incoming = response.into_inner();
         let first = incoming.message().await.map_err(|status| session_error(&status))?;
         match first.and_then(|frame| frame.frame) {
             Some(server_frame::Frame::Welcome(welcome)) => Ok(Self { outgoing, incoming, welcome }),
-            _ => Err(SessionError::Away("the server did not say welcome".into())),
+            _ => Err(SessionError::Unavailable("the server did not answer the hello with a welcome".into())),
         }
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn session_error(status: &tonic::Status) -> SessionError {
     // Only a server that understood the hello answers with these codes, and it would do so again.
     match status.code() {
         tonic::Code::FailedPrecondition | tonic::Code::Unimplemented => SessionError::Refused(text),
-        _ => SessionError::Away(text),
+        _ => SessionError::Unavailable(text),
     }
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn describe(status: &tonic::Status) -> String {
 /// Sends calls until every handle is gone or the link is closed.
 pub(crate) struct Link {
     pub(crate) channel: Channel,
-    pub(crate) client: Caller,
+    pub(crate) client: ClientIdentity,
     pub(crate) settings: ClientSettings,
     pub(crate) inbox: Inbox,
     pub(crate) state: Arc<LinkState>,
@@ -153,7 +153,7 @@ enum Event {
     Opened(Result<Box<Session>, SessionError>),
     Frame(Result<Option<proto::ServerFrame>, tonic::Status>),
     /// The network has room for another frame.
-    Room(mpsc::OwnedPermit<proto::ClientFrame>),
+    SendPermit(mpsc::OwnedPermit<proto::ClientFrame>),
     Lost,
 }
 
@@ -177,7 +177,7 @@ impl Link {
                 Event::Calls(0) => closing = true,
                 Event::Calls(_) => calls.drain(..).for_each(|call| outbox.submit(call)),
                 Event::Tick => {}
-                Event::Room(permit) => {
+                Event::SendPermit(permit) => {
                     permit.send(calls_frame(outbox.next_frame(FRAME_BYTES)));
                 }
                 Event::Frame(Ok(Some(frame))) => self.on_frame(now, frame, &mut outbox, &mut done),
@@ -188,7 +188,7 @@ impl Link {
                     self.on_lost(now, &describe(&status), &mut connection, &mut backoff, &mut outbox);
                 }
                 Event::Opened(Ok(session)) => {
-                    tracing::info!(client = self.client.name, "journal service is back");
+                    tracing::info!(client = self.client.name, "connected to the journal service again");
                     self.state.set(session.welcome.health.clone().map_or(Health::Up, wire::health));
                     outbox.connected();
                     self.state.store_returns.note();
@@ -196,7 +196,7 @@ impl Link {
                     connection = Connection::Open(session);
                 }
                 Event::Opened(Err(
-                    SessionError::Away(cause) | SessionError::Refused(cause) | SessionError::Untrusted(cause),
+                    SessionError::Unavailable(cause) | SessionError::Refused(cause) | SessionError::Untrusted(cause),
                 )) => {
                     self.on_lost(now, &cause, &mut connection, &mut backoff, &mut outbox);
                 }
@@ -213,10 +213,10 @@ impl Link {
     /// Tries once to open a session, within `connect_timeout`.
     fn reconnect(&self) -> impl Future<Output = Result<Session, SessionError>> + use<> {
         let opening = Session::open(self.channel.clone(), self.client.clone());
-        let patience = self.settings.connect_timeout;
+        let limit = self.settings.connect_timeout;
         async move {
-            let opened = tokio::time::timeout(patience, opening).await;
-            opened.unwrap_or_else(|_| Err(SessionError::Away(format!("nothing was said within {patience:?}"))))
+            let opened = tokio::time::timeout(limit, opening).await;
+            opened.unwrap_or_else(|_| Err(SessionError::Unavailable(format!("no answer within {limit:?}"))))
         }
     }
 
@@ -246,9 +246,13 @@ impl Link {
         outbox: &mut Outbox<Reply>,
     ) {
         if matches!(connection, Connection::Open(_)) {
-            tracing::warn!(client = self.client.name, cause, "journal service is away; calls are kept and sent again");
+            tracing::warn!(
+                client = self.client.name,
+                cause,
+                "the connection to the journal service was lost; calls wait, and unanswered ones are sent again"
+            );
         }
-        self.state.set(Health::Down(format!("journal service is away: {cause}")));
+        self.state.set(Health::Down(format!("the journal service cannot be reached: {cause}")));
         outbox.disconnected(now, cause);
         *connection = Connection::Waiting(now + *backoff);
         *backoff = (*backoff * 2).min(self.settings.max_backoff);
@@ -263,7 +267,7 @@ async fn next_event(connection: &mut Connection, has_unsent: bool) -> Event {
             // Answers come first: they make room, and their callers send the next calls.
             biased;
             frame = session.incoming.message() => Event::Frame(frame),
-            permit = session.outgoing.clone().reserve_owned(), if has_unsent => permit.map_or(Event::Lost, Event::Room),
+            permit = session.outgoing.clone().reserve_owned(), if has_unsent => permit.map_or(Event::Lost, Event::SendPermit),
         },
     }
 }

@@ -13,9 +13,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::caller::{Caller, Known};
-use super::seats::Seats;
-use super::session::{self, Session, check_version, unavailable};
+use super::active_sessions::ActiveSessions;
+use super::hello_guard::{HelloGuard, Identified};
+use super::session::{Session, check_version, unavailable};
+use super::stop::stopped;
 use crate::error::BindError;
 use crate::generated as proto;
 use crate::generated::journal_service_server::{JournalService, JournalServiceServer};
@@ -63,13 +64,13 @@ impl JournalServer {
         let failed = |error: std::io::Error| BindError::Listen { address, cause: error.to_string() };
         let listener = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
-        let (stop, stopped) = watch::channel(false);
+        let (stop, stop_signal) = watch::channel(false);
         let (sender, clients) = mpsc::channel(1);
-        let seats = Arc::new(Seats::default());
-        let service = Service { served: served.into(), settings: settings.clone(), seats, stop: stopped.clone() };
-        let (patience, stop_of_callers) = (settings.hello_timeout, stopped.clone());
+        let active = Arc::new(ActiveSessions::default());
+        let service = Service { served: served.into(), settings: settings.clone(), active, stop: stop_signal.clone() };
+        let (hello_timeout, stop_of_guards) = (settings.hello_timeout, stop_signal.clone());
         let clients = ReceiverStream::new(clients).map(move |accepted: std::io::Result<Accepted>| {
-            accepted.map(|accepted| Caller::new(accepted, patience, stop_of_callers.clone()))
+            accepted.map(|accepted| HelloGuard::new(accepted, hello_timeout, stop_of_guards.clone()))
         });
         let service = JournalServiceServer::new(service)
             .max_decoding_message_size(MAX_SNAPSHOT_MESSAGE_BYTES)
@@ -81,18 +82,18 @@ impl JournalServer {
             .http2_keepalive_interval(Some(KEEP_ALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEP_ALIVE_INTERVAL))
             .max_concurrent_streams(u32::try_from(streams).unwrap_or(u32::MAX))
-            .serve_with_incoming_shutdown(service, clients, session::stopped(stopped));
+            .serve_with_incoming_shutdown(service, clients, stopped(stop_signal));
         let accepting = accept("journal", listener, tls.clone(), sender);
         let serving = tokio::spawn(async move {
             let accepting = async {
                 tokio::select! {
                     () = accepting => {}
-                    () = keep_reading(tls) => {}
+                    () = reload_certificates(tls) => {}
                 }
             };
             // The receiver of accepted connections ends with the stopped server, and thereby ends accepting.
             if let (Err(error), ()) = tokio::join!(server, accepting) {
-                tracing::error!(%error, "the journal service ended");
+                tracing::error!(%error, "the journal service stopped with an error");
             }
         });
         Ok(Self { address: bound, stop, serving, settings })
@@ -107,7 +108,7 @@ impl JournalServer {
     pub async fn shutdown(mut self) {
         self.stop.send_replace(true);
         if tokio::time::timeout(self.settings.shutdown_timeout, &mut self.serving).await.is_err() {
-            tracing::warn!("a client kept its connection; it is cut off");
+            tracing::warn!("a client kept its connection open over the shutdown; the connection is closed");
         }
     }
 }
@@ -141,7 +142,7 @@ fn open_tls(tls: &Tls, address: SocketAddr) -> Result<Option<Arc<TlsFiles>>, Bin
 }
 
 /// Reads the files of TLS again and again. Never returns, also without TLS.
-pub(super) async fn keep_reading(tls: Option<Arc<TlsFiles>>) {
+pub(super) async fn reload_certificates(tls: Option<Arc<TlsFiles>>) {
     match tls {
         Some(files) => files.keep_reading().await,
         None => std::future::pending().await,
@@ -151,7 +152,7 @@ pub(super) async fn keep_reading(tls: Option<Arc<TlsFiles>>) {
 struct Service {
     served: Served,
     settings: ServerSettings,
-    seats: Arc<Seats>,
+    active: Arc<ActiveSessions>,
     stop: watch::Receiver<bool>,
 }
 
@@ -165,9 +166,9 @@ impl JournalService for Service {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let (frames, outgoing) = mpsc::channel(OUTGOING_FRAMES);
         let (served, settings) = (self.served.clone(), self.settings.clone());
-        let (seats, stop) = (self.seats.clone(), self.stop.clone());
+        let (active, stop) = (self.active.clone(), self.stop.clone());
         let (_, extensions, incoming) = request.into_parts();
-        tokio::spawn(Session { served, settings, seats, frames, stop, extensions }.run(incoming));
+        tokio::spawn(Session { served, settings, active, frames, stop, extensions }.run(incoming));
         Ok(Response::new(ReceiverStream::new(outgoing)))
     }
 
@@ -178,7 +179,7 @@ impl JournalService for Service {
         use proto::save_snapshot_response::Outcome;
         let (_, extensions, request) = request.into_parts();
         check_version(request.version, request.version)?;
-        Known::note(&extensions);
+        Identified::mark(&extensions);
         let saved = match request.snapshot.map(wire::new_snapshot) {
             Some(Ok(snapshot)) => self.served.stores.snapshots.save(snapshot).await,
             Some(Err(malformed)) => Err(unavailable(malformed)),
@@ -198,7 +199,7 @@ impl JournalService for Service {
         use proto::load_snapshot_response::Outcome;
         let (_, extensions, request) = request.into_parts();
         check_version(request.version, request.version)?;
-        Known::note(&extensions);
+        Identified::mark(&extensions);
         let criteria = request.criteria.ok_or(wire::Malformed("request without criteria")).and_then(wire::criteria);
         let wanted = wire::id(&request.persistence_id).and_then(|id| Ok((id, criteria?)));
         let loaded = match wanted {
@@ -218,7 +219,7 @@ impl JournalService for Service {
     ) -> Result<Response<proto::DeleteSnapshotsResponse>, Status> {
         let (_, extensions, request) = request.into_parts();
         check_version(request.version, request.version)?;
-        Known::note(&extensions);
+        Identified::mark(&extensions);
         let deleted = match self.delete(request).await {
             Ok(deleted) => deleted,
             Err(malformed) => Err(unavailable(malformed)),

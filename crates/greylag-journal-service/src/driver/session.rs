@@ -12,9 +12,10 @@ use prost::Message;
 use tokio::sync::{mpsc, watch};
 use tonic::{Status, Streaming};
 
-use super::caller::Known;
+use super::active_sessions::ActiveSessions;
 use super::calls;
-use super::seats::Seats;
+use super::hello_guard::Identified;
+use super::stop::stopped;
 use crate::VERSION;
 use crate::generated::{self as proto, client_frame, server_frame};
 use crate::served::Served;
@@ -30,7 +31,7 @@ pub(super) type Frames = mpsc::Sender<Result<proto::ServerFrame, Status>>;
 pub(super) struct Session {
     pub(super) served: Served,
     pub(super) settings: ServerSettings,
-    pub(super) seats: Arc<Seats>,
+    pub(super) active: Arc<ActiveSessions>,
     pub(super) frames: Frames,
     pub(super) stop: watch::Receiver<bool>,
     /// Extensions of the request that began the session; they identify its connection.
@@ -66,21 +67,21 @@ impl Session {
             // A client that has not said hello has no calls in progress, so a stop need not wait for it.
             () = stopped(self.stop.clone()) => return Err(Status::unavailable("the journal service is stopping")),
         };
-        Known::note(&self.extensions);
-        let mut seat = Seats::take(&self.seats, &hello.client_id).await?;
-        let attending = self.attend(incoming, &hello.client);
-        // Cancels `attend` at any await: a client that is back must not wait for answers that it left unread.
+        Identified::mark(&self.extensions);
+        let mut slot = ActiveSessions::begin(&self.active, &hello.client_id).await?;
+        let serving = self.serve_calls(incoming, &hello.client);
+        // Cancels `serve_calls` at any await: a client that is back must not wait for answers that it left unread.
         tokio::select! {
-            () = seat.given_up() => Err(Status::aborted("the client has begun another session")),
-            attended = attending => attended,
+            () = slot.superseded() => Err(Status::aborted("the client has begun another session")),
+            served = serving => served,
         }
     }
 
-    async fn attend(&self, incoming: &mut Streaming<proto::ClientFrame>, client: &str) -> Result<(), Status> {
+    async fn serve_calls(&self, incoming: &mut Streaming<proto::ClientFrame>, client: &str) -> Result<(), Status> {
         self.send(server_frame::Frame::Welcome(self.welcome())).await?;
         tracing::debug!(client, "journal session began");
         let mut calls = Calls::default();
-        let mut told = self.served.stores.journal.health();
+        let mut reported = self.served.stores.journal.health();
         let mut health = tokio::time::interval(HEALTH_INTERVAL);
         let mut stop = Box::pin(stopped(self.stop.clone()));
         loop {
@@ -88,7 +89,7 @@ impl Session {
             tokio::select! {
                 () = &mut stop => break,
                 frame = incoming.message(), if calls.waiting.is_empty() => match frame? {
-                    Some(frame) => calls.take(frame),
+                    Some(frame) => calls.enqueue(frame),
                     None => return Ok(()),
                 },
                 Some(first) = calls.in_progress.next(), if !calls.in_progress.is_empty() => {
@@ -96,9 +97,9 @@ impl Session {
                 }
                 _ = health.tick() => {
                     let now = self.served.stores.journal.health();
-                    if now != told {
+                    if now != reported {
                         self.send(server_frame::Frame::Health(wire::from_health(now.clone()))).await?;
-                        told = now;
+                        reported = now;
                     }
                 }
             }
@@ -113,7 +114,7 @@ impl Session {
     async fn hello(&self, incoming: &mut Streaming<proto::ClientFrame>) -> Result<proto::Hello, Status> {
         let first = incoming.message().await?.and_then(|frame| frame.frame);
         let Some(client_frame::Frame::Hello(hello)) = first else {
-            return Err(Status::invalid_argument("a session begins with hello"));
+            return Err(Status::invalid_argument("the first frame of a session must be a hello"));
         };
         check_version(hello.oldest_version, hello.newest_version)?;
         Ok(hello)
@@ -140,7 +141,8 @@ impl Session {
         while calls.in_progress.len() < max_in_flight && calls.bytes < max_in_flight_bytes {
             let Some(encoded) = calls.waiting.pop_front() else { break };
             let size = encoded.len();
-            let call = proto::Call::decode(encoded).map_err(|_| Status::invalid_argument("unreadable call"))?;
+            let call =
+                proto::Call::decode(encoded).map_err(|_| Status::invalid_argument("a call cannot be decoded"))?;
             let bytes = size + calls::reserve(&call, &self.served);
             calls.bytes += bytes;
             calls.in_progress.push(calls::run(self.served.clone(), call).map(move |answer| (answer, bytes)).boxed());
@@ -148,7 +150,7 @@ impl Session {
         Ok(())
     }
 
-    /// Sends an answer together with all others that are ready, and frees their room.
+    /// Sends an answer together with all others that are ready, and frees the bytes reserved for them.
     async fn answer(&self, first: (proto::Answer, usize), calls: &mut Calls) -> Result<(), Status> {
         let mut bytes = first.0.encoded_len();
         let mut freed = first.1;
@@ -167,23 +169,17 @@ impl Session {
 
     async fn send(&self, frame: server_frame::Frame) -> Result<(), Status> {
         let frame = proto::ServerFrame { frame: Some(frame) };
-        self.frames.send(Ok(frame)).await.map_err(|_| Status::cancelled("the client is gone"))
+        self.frames.send(Ok(frame)).await.map_err(|_| Status::cancelled("the client has closed the session"))
     }
 }
 
 impl Calls {
-    fn take(&mut self, frame: proto::ClientFrame) {
+    fn enqueue(&mut self, frame: proto::ClientFrame) {
         // A frame of a later version is ignored.
         if let Some(client_frame::Frame::Calls(calls)) = frame.frame {
             self.waiting.extend(calls.calls);
         }
     }
-}
-
-/// Resolves once the server stops.
-pub(super) async fn stopped(mut stop: watch::Receiver<bool>) {
-    // An error means that the server was dropped, which counts as stopped.
-    let _gone = stop.wait_for(|stop| *stop).await;
 }
 
 /// Checks that this server implements one of the client's versions.

@@ -50,7 +50,7 @@ fn ok(tried_before: bool) -> Option<Outcome> {
 }
 
 #[test]
-fn calls_share_frames_and_keep_their_order() {
+fn calls_share_frames_in_order() {
     let mut world = World::new();
     for (id, name) in [(1, "a"), (2, "b"), (3, "c")] {
         world.submit(id, name);
@@ -64,7 +64,7 @@ fn calls_share_frames_and_keep_their_order() {
 }
 
 #[test]
-fn what_was_sent_is_sent_again_in_the_old_order() {
+fn sent_calls_are_resent_in_their_order() {
     let mut world = World::new();
     world.submit(1, "a");
     world.submit(2, "b");
@@ -80,7 +80,7 @@ fn what_was_sent_is_sent_again_in_the_old_order() {
 }
 
 #[test]
-fn only_what_was_never_sent_is_certainly_not_stored() {
+fn only_unsent_calls_are_certainly_not_stored() {
     let mut world = World::new();
     world.submit(1, "sent");
     world.frame();
@@ -105,7 +105,7 @@ fn only_what_was_never_sent_is_certainly_not_stored() {
 }
 
 #[test]
-fn an_unknown_outcome_is_asked_again_until_it_is_known_or_late() {
+fn an_unknown_outcome_is_retried_until_it_is_known_or_the_deadline() {
     let mut world = World::new();
     world.submit(1, "a");
     world.submit(2, "b");

@@ -6,15 +6,16 @@ use greylag_persistence::{
     SeqNr, StateRejectReason, StateWriteError, StoreFailure,
 };
 
+use super::journal::{corrupt, corrupt_kind, from_corrupt, from_corrupt_kind, from_head, head};
 use super::states::{from_kind, from_state_head, kind, slice, state_head};
-use super::{corrupt, corrupt_kind, from_corrupt, from_corrupt_kind, from_head, head, seq_nr, usize_of};
+use super::values::{seq_nr, usize_of};
 use crate::generated::{self as proto, failure::Failure, rejected::Reason};
 
 fn message(failure: Failure) -> proto::Failure {
     proto::Failure { failure: Some(failure), is_answer: false }
 }
 
-fn told(failure: StoreFailure, kind: fn(String) -> Failure) -> proto::Failure {
+fn of_store(failure: StoreFailure, kind: fn(String) -> Failure) -> proto::Failure {
     proto::Failure { failure: Some(kind(failure.cause)), is_answer: failure.is_answer }
 }
 
@@ -26,8 +27,8 @@ pub(super) fn store_failure(is_answer: bool, store: &str, cause: impl ToString) 
 pub(crate) fn from_append_error(error: AppendError) -> proto::Failure {
     message(match error {
         AppendError::Rejected(reason) => Failure::Rejected(from_reason(reason)),
-        AppendError::NotStored(failure) => return told(failure, Failure::NotStored),
-        AppendError::Unknown(failure) => return told(failure, Failure::Unknown),
+        AppendError::NotStored(failure) => return of_store(failure, Failure::NotStored),
+        AppendError::Unknown(failure) => return of_store(failure, Failure::Unknown),
         AppendError::Fenced { current } => Failure::Fenced(from_head(current)),
         AppendError::Conflict { highest } => Failure::Conflict(highest.as_u64()),
     })
@@ -51,7 +52,7 @@ pub(crate) fn append_error(failure: proto::Failure, store: &str) -> AppendError 
 pub(crate) fn from_claim_error(error: ClaimError) -> proto::Failure {
     message(match error {
         ClaimError::Fenced { current } => Failure::Fenced(from_head(current)),
-        ClaimError::Unavailable(failure) => return told(failure, Failure::Unavailable),
+        ClaimError::Unavailable(failure) => return of_store(failure, Failure::Unavailable),
         ClaimError::Corrupt(corrupt) => Failure::Corrupt(from_corrupt(&corrupt)),
     })
 }
@@ -73,7 +74,7 @@ pub(crate) fn claim_error(failure: proto::Failure, store: &str) -> ClaimError {
 pub(crate) fn from_read_error(error: ReadError) -> proto::Failure {
     message(match error {
         ReadError::Corrupt(corrupt) => Failure::Corrupt(from_corrupt(&corrupt)),
-        ReadError::Unavailable(failure) => return told(failure, Failure::Unavailable),
+        ReadError::Unavailable(failure) => return of_store(failure, Failure::Unavailable),
     })
 }
 
@@ -92,7 +93,7 @@ pub(crate) fn from_advance_error(error: AdvanceError) -> proto::Failure {
     message(match error {
         AdvanceError::Fenced { current } => Failure::Fenced(from_head(current)),
         AdvanceError::NotEmpty { highest } => Failure::Conflict(highest.as_u64()),
-        AdvanceError::Unavailable(failure) => return told(failure, Failure::Unavailable),
+        AdvanceError::Unavailable(failure) => return of_store(failure, Failure::Unavailable),
     })
 }
 
@@ -110,7 +111,7 @@ pub(crate) fn advance_error(failure: proto::Failure, store: &str) -> AdvanceErro
 pub(crate) fn from_delete_error(error: DeleteError) -> proto::Failure {
     message(match error {
         DeleteError::Fenced { current } => Failure::Fenced(from_head(current)),
-        DeleteError::Unavailable(failure) => return told(failure, Failure::Unavailable),
+        DeleteError::Unavailable(failure) => return of_store(failure, Failure::Unavailable),
     })
 }
 
@@ -127,8 +128,8 @@ pub(crate) fn delete_error(failure: proto::Failure, store: &str) -> DeleteError 
 pub(crate) fn from_write_error(error: StateWriteError) -> proto::Failure {
     message(match error {
         StateWriteError::Rejected(reason) => Failure::StateRejected(from_state_reason(reason)),
-        StateWriteError::NotStored(failure) => return told(failure, Failure::NotStored),
-        StateWriteError::Unknown(failure) => return told(failure, Failure::Unknown),
+        StateWriteError::NotStored(failure) => return of_store(failure, Failure::NotStored),
+        StateWriteError::Unknown(failure) => return of_store(failure, Failure::Unknown),
         StateWriteError::RevisionMismatch { current } => Failure::RevisionMismatch(from_state_head(current)),
     })
 }
@@ -184,7 +185,7 @@ pub(crate) fn from_offset_error(error: OffsetError) -> proto::Failure {
         OffsetError::Corrupt { projection, kind } => {
             Failure::CorruptOffsets(proto::CorruptOffsets { projection, kind: from_corrupt_kind(kind).into() })
         }
-        OffsetError::Unavailable(failure) => return told(failure, Failure::Unavailable),
+        OffsetError::Unavailable(failure) => return of_store(failure, Failure::Unavailable),
     })
 }
 
@@ -218,7 +219,7 @@ pub(crate) fn offset_error(failure: proto::Failure, store: &str) -> OffsetError 
 fn cause_of(failure: Option<Failure>) -> String {
     match failure {
         Some(Failure::NotStored(cause) | Failure::Unknown(cause) | Failure::Unavailable(cause)) => cause,
-        other => format!("the server answered something else: {other:?}"),
+        other => format!("the server sent an answer of another kind: {other:?}"),
     }
 }
 

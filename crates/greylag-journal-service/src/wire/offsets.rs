@@ -3,7 +3,7 @@
 use greylag_persistence::{OffsetCaps, OwnedSlices, OwnerEpoch, Position, Processed, Scope, Timestamp};
 
 use super::states::{from_kind, kind, slice};
-use super::{Decoded, Malformed, id, seq_nr};
+use super::values::{Decoded, Malformed, id, seq_nr};
 use crate::generated::{self as proto, position};
 
 pub(crate) fn from_offset_caps(caps: OffsetCaps) -> proto::OffsetCaps {

@@ -6,9 +6,10 @@ use greylag_persistence::{
     Cursor, EventPage, EventsOf, FoundEvent, PageQuery, Position, QueryCaps, Scope, SeqNr, Shows, Timestamp, Visible,
 };
 
+use super::journal::{from_stored, stored};
 use super::offsets::{from_position, position};
 use super::states::{from_kind, from_slices, kind, slices};
-use super::{Decoded, Malformed, from_stored, id, seq_nr, stored, usize_of};
+use super::values::{Decoded, Malformed, id, seq_nr, usize_of};
 use crate::generated::{self as proto, cursor, selection, visible};
 
 pub(crate) fn from_query_caps(caps: QueryCaps) -> proto::QueryCaps {

@@ -8,7 +8,7 @@ use greylag_persistence::{
     StoredState, Timestamp,
 };
 
-use super::{Decoded, Malformed, from_writer_uuid, id, usize_of, writer_uuid};
+use super::values::{Decoded, Malformed, from_writer_uuid, id, usize_of, writer_uuid};
 use crate::generated::{self as proto, offset, selection};
 use crate::settings::MAX_VALUE_BYTES;
 
@@ -107,7 +107,7 @@ pub(crate) fn state(message: proto::StoredState) -> Decoded<StoredState> {
         tag: message.tag,
         crc32c: message.crc32c,
     };
-    if state.is_intact() { Ok(state) } else { Err(Malformed("state: its checksum does not fit")) }
+    if state.is_intact() { Ok(state) } else { Err(Malformed("state: its checksum does not match")) }
 }
 
 pub(super) fn from_state_head(head: StateHead) -> proto::StateHead {

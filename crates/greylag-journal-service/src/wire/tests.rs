@@ -9,7 +9,14 @@ use greylag_persistence::{
     StateRejectReason, StateWrite, StateWriteError, StoreFailure, StoredState, Visible,
 };
 
+use greylag_core::{CodecId, Generation};
+use greylag_persistence::{
+    Append, Corrupt, CorruptKind, EventKind, Head, Health, NewEvent, NewSnapshot, Page, PersistenceId, Scope, SeqNr,
+    SnapshotCriteria, SnapshotError, Timestamp, Under, WriterEpoch, WriterUuid,
+};
+
 use super::*;
+use crate::generated as proto;
 
 fn new_event() -> NewEvent {
     NewEvent {
@@ -34,7 +41,7 @@ fn sample_head() -> Head {
 }
 
 #[test]
-fn appends_and_pages_come_back() {
+fn appends_and_pages_round_trip() {
     let filtered = NewEvent { kind: EventKind::Filtered, payload: bytes::Bytes::new(), ..new_event() };
     let sample = Append {
         id: "Counter|1".parse().unwrap(),
@@ -55,7 +62,7 @@ fn appends_and_pages_come_back() {
 }
 
 #[test]
-fn heads_and_claims_come_back() {
+fn heads_and_claims_round_trip() {
     for sample in [sample_head(), Head::default()] {
         assert_eq!(head(from_head(sample)), Ok(sample));
     }
@@ -68,7 +75,7 @@ fn heads_and_claims_come_back() {
 }
 
 #[test]
-fn failures_come_back() {
+fn failures_round_trip() {
     let seq_nr = SeqNr::from(3);
     let failure = || StoreFailure::new("journal", "cause");
     let refusal = || StoreFailure::refusal("journal", "cause");
@@ -135,14 +142,14 @@ fn failures_come_back() {
 }
 
 #[test]
-fn what_a_call_cannot_understand_is_an_unknown_outcome() {
+fn an_answer_of_another_kind_is_an_unknown_outcome() {
     let nonsense = proto::Failure::default();
     assert!(matches!(append_error(nonsense.clone(), "journal"), AppendError::Unknown(_)));
     assert!(matches!(claim_error(nonsense, "journal"), ClaimError::Unavailable(_)));
 }
 
 #[test]
-fn snapshots_and_health_come_back() {
+fn snapshots_and_health_round_trip() {
     let sample = NewSnapshot {
         id: "Counter|1".parse().unwrap(),
         seq_nr: SeqNr::from(9),
@@ -173,7 +180,7 @@ fn sample_write() -> (StateWrite, EncodedValue) {
 }
 
 #[test]
-fn states_come_back() {
+fn states_round_trip() {
     let (sample, value) = sample_write();
     let absent = StoredState::absent(sample.id.clone());
     for tag in [None, Some("red".to_owned())] {
@@ -208,7 +215,7 @@ fn states_come_back() {
 }
 
 #[test]
-fn offsets_come_back() {
+fn offsets_round_trip() {
     let id: PersistenceId = "Counter|1".parse().unwrap();
     for sample in [
         Offset::None,
@@ -232,7 +239,7 @@ fn offsets_come_back() {
 }
 
 #[test]
-fn queries_come_back() {
+fn queries_round_trip() {
     let id: PersistenceId = "Counter|1".parse().unwrap();
     let timestamp = Timestamp::from_micros(8);
     let cursors = [
@@ -259,7 +266,7 @@ fn queries_come_back() {
 }
 
 #[test]
-fn failures_of_states_offsets_and_queries_come_back() {
+fn failures_of_states_offsets_and_queries_round_trip() {
     let failure = || StoreFailure::new("store", "cause");
     let refusal = || StoreFailure::refusal("store", "cause");
     let head = StateHead {

@@ -4,7 +4,7 @@
 //! twice, or that no caller made, shows in the next answer. If every value is written only once, a value names its
 //! write.
 
-use super::Model;
+use super::model::Model;
 
 /// The model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -9,7 +9,7 @@
 
 use std::collections::HashSet;
 
-use super::{Model, Operation, OperationOf};
+use super::model::{Model, Operation, OperationOf};
 
 /// Result of a search.
 pub(super) enum Outcome {
@@ -21,12 +21,12 @@ pub(super) enum Outcome {
     /// No order exists; the longest one found.
     Stuck(Vec<usize>),
     /// The bound of steps was reached; the longest order so far.
-    GivenUp(Vec<usize>),
+    StepLimit(Vec<usize>),
 }
 
 /// The orders to try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Try {
+pub(super) enum Orders {
     /// Orders after which the called operations can still get their answers.
     Promising,
     /// All orders, so that the longest one is found.
@@ -49,7 +49,7 @@ pub(super) struct Timeline {
 }
 
 /// A prefix of a timeline.
-pub(super) struct Beginning<'a>(&'a [Event]);
+pub(super) struct Prefix<'a>(&'a [Event]);
 
 impl Timeline {
     pub(super) fn of<I, O>(operations: &[Operation<I, O>]) -> Self {
@@ -72,19 +72,19 @@ impl Timeline {
         self.answers
     }
 
-    pub(super) fn whole(&self) -> Beginning<'_> {
-        Beginning(&self.events)
+    pub(super) fn whole(&self) -> Prefix<'_> {
+        Prefix(&self.events)
     }
 
     /// The prefix that ends with answer number `count`.
-    pub(super) fn until_answer(&self, count: usize) -> Beginning<'_> {
+    pub(super) fn until_answer(&self, count: usize) -> Prefix<'_> {
         let mut ends = self.events.iter().enumerate().filter(|(_, event)| event.is_answer).map(|(at, _)| at + 1);
         let end = count.checked_sub(1).and_then(|before| ends.nth(before)).unwrap_or(0);
-        Beginning(&self.events[..end])
+        Prefix(&self.events[..end])
     }
 }
 
-impl Beginning<'_> {
+impl Prefix<'_> {
     /// The operations called in the prefix.
     pub(super) fn called(&self) -> Vec<usize> {
         self.0.iter().filter(|event| !event.is_answer).map(|event| event.operation).collect()
@@ -101,25 +101,25 @@ impl Beginning<'_> {
 pub(super) fn search<M: Model>(
     model: &M,
     operations: &[OperationOf<M>],
-    beginning: &Beginning<'_>,
-    which: Try,
+    prefix: &Prefix<'_>,
+    which: Orders,
     most_steps: u64,
 ) -> Outcome {
-    let mut list = List::of(beginning.0, operations.len());
-    let mut tried: HashSet<(Taken, M::State)> = HashSet::new();
-    let mut taken = Taken::none(operations.len());
+    let mut list = List::of(prefix.0, operations.len());
+    let mut tried: HashSet<(OperationSet, M::State)> = HashSet::new();
+    let mut taken = OperationSet::none(operations.len());
     let mut order: Vec<(usize, M::State)> = Vec::new();
     let mut longest = Longest::default();
     let (mut state, mut at, mut steps) = (model.start(), list.first(), 0);
     while list.answers > 0 {
         steps += 1;
         if steps > most_steps {
-            return Outcome::GivenUp(longest.order);
+            return Outcome::StepLimit(longest.order);
         }
         let Event { is_answer, operation, .. } = list.event(at);
         if is_answer {
             // The operation of this answer did not fit anywhere before it.
-            longest.see(&order, list.answers);
+            longest.note(&order, list.answers);
             loop {
                 let Some((last, before)) = order.pop() else { return Outcome::Stuck(longest.order) };
                 taken.remove(last);
@@ -134,7 +134,7 @@ pub(super) fn search<M: Model>(
             continue;
         }
         if let Some(after) = step(model, &state, &operations[operation])
-            && (which == Try::All || leads_on(model, &after, operations, list.under_way(operation)))
+            && (which == Orders::All || is_promising(model, &after, operations, list.under_way(operation)))
         {
             taken.insert(operation);
             if tried.insert((taken.clone(), after.clone())) {
@@ -155,7 +155,7 @@ fn step<M: Model>(model: &M, state: &M::State, operation: &OperationOf<M>) -> Op
 }
 
 /// Whether the operations under way can still get their answers.
-fn leads_on<M: Model>(
+fn is_promising<M: Model>(
     model: &M,
     state: &M::State,
     operations: &[OperationOf<M>],
@@ -175,7 +175,7 @@ struct Longest {
 }
 
 impl Longest {
-    fn see<S>(&mut self, order: &[(usize, S)], left: usize) {
+    fn note<S>(&mut self, order: &[(usize, S)], left: usize) {
         if self.left.is_none_or(|least| left < least) {
             self.left = Some(left);
             self.order = order.iter().map(|(operation, _)| *operation).collect();
@@ -185,9 +185,9 @@ impl Longest {
 
 /// A set of operations.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct Taken(Vec<u64>);
+struct OperationSet(Vec<u64>);
 
-impl Taken {
+impl OperationSet {
     fn none(count: usize) -> Self {
         Self(vec![0; count.div_ceil(64)])
     }

@@ -83,7 +83,7 @@ fn a_write_that_took_effect_twice_is_found() {
 }
 
 #[test]
-fn two_copies_that_both_take_writes_are_found() {
+fn a_split_brain_of_two_copies_is_found() {
     let history = [write(1, 0, 1, 1), write(2, 2, 2, 3), write(3, 2, 2, 3), read(4, (2, 3), 5)];
     window_of(&history);
 }
@@ -273,7 +273,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 10_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_finds_an_order_exactly_where_there_is_one(history in few_operations()) {
+    fn the_search_finds_an_order_exactly_where_one_exists(history in few_operations()) {
         let verdict = check(&Plain, history.iter().map(|operation| ((), operation.clone())), STEPS);
         prop_assert_eq!(verdict.is_ok(), has_an_order(&Plain, &0, &history), "{:?}", verdict);
     }
@@ -297,7 +297,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_a_single_copy_answers_is_accepted(seed in any::<u64>(), clients in 1usize..6, operations in 0usize..120) {
+    fn runs_of_a_single_copy_are_accepted(seed in any::<u64>(), clients in 1usize..6, operations in 0usize..120) {
         let history = run_of_one_copy(seed, clients, operations, Lost::Open);
         let verdict = judge(&history);
         prop_assert!(verdict.is_ok(), "{}", verdict.expect_err("refused"));
@@ -314,7 +314,7 @@ proptest! {
     }
 
     #[test]
-    fn a_write_that_never_was_is_refused_where_it_was_answered(seed in any::<u64>(), clients in 1usize..6) {
+    fn a_read_of_a_value_never_written_is_refused(seed in any::<u64>(), clients in 1usize..6) {
         let mut history = run_of_one_copy(seed, clients, 120, Lost::Open);
         let last = history.iter().filter_map(|operation| operation.answer.as_ref()).map(|answer| answer.at).max();
         let at = last.unwrap_or(0) + 1;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use greylag_cluster::AppVersion;
 use greylag_core::{NodeAddress, parse_duration, show_duration};
 
-use crate::leases::Secret;
+use crate::settings::Secret;
 
 /// A value as given.
 #[derive(Debug, Clone, PartialEq)]
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_say_what_holds_for_them() {
+    fn patterns_are_read_with_their_durations() {
         let read = |items: &[&str]| {
             BTreeMap::<String, Duration>::read(&Given::List(items.iter().map(|item| text(item)).collect()))
         };
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_the_environment_are_read_as_what_is_wanted() {
+    fn environment_values_are_read_as_the_type_of_the_setting() {
         let word = |word: &str| Given::Word(word.to_owned());
         assert_eq!(bool::read(&word("true")), Ok(true));
         assert_eq!(u16::read(&word("17355")), Ok(17355));

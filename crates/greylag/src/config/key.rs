@@ -108,8 +108,9 @@ impl Key {
     /// # Errors
     /// The problem of the value.
     pub(super) fn set(&self, draft: &mut Draft, given: &Given) -> Result<(), String> {
-        (self.set)(draft, given)
-            .map_err(|why| why.unwrap_or_else(|| format!("{} is not as expected: {}", given.shown(), self.expected)))
+        (self.set)(draft, given).map_err(|why| {
+            why.unwrap_or_else(|| format!("{} is not valid; expected: {}", given.shown(), self.expected))
+        })
     }
 
     /// The default as in a config file.

@@ -28,7 +28,7 @@ pub(super) fn file(name: &str, text: &str) -> (Vec<Entry>, Vec<Problem>) {
         Err(error) => problems.push(Problem {
             origin: origin(error.span().unwrap_or_default()),
             key: String::new(),
-            why: format!("this is no TOML: {}", error.message()),
+            why: format!("invalid TOML: {}", error.message()),
         }),
     }
     (entries, problems)
@@ -51,7 +51,7 @@ fn flatten(
         match given(value.get_ref()) {
             Some(given) => entries.push(Entry { key, given, origin }),
             None => {
-                let why = format!("a {} is no setting", value.get_ref().type_str());
+                let why = format!("a {} cannot be the value of a setting", value.get_ref().type_str());
                 problems.push(Problem { origin, key, why });
             }
         }
@@ -113,7 +113,7 @@ pub(super) fn unread_variables(
             (None, None) => format!("settings of that section begin with {}", variable_of(&format!("{section}."))),
         };
         warnings.push(format!(
-            "the variable {variable} is no setting and is not read: two underscores stand for each point; {advice}"
+            "the variable {variable} is not a setting, and is not read: two underscores stand for each point; {advice}"
         ));
     }
     warnings.sort();

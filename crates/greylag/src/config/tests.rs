@@ -116,15 +116,15 @@ fn all_problems_are_reported_together_each_with_key_and_line() {
 }
 
 #[test]
-fn what_is_no_toml_says_where() {
+fn invalid_toml_is_reported_with_its_line() {
     let found = problems("[transport]\ncluster_name = \n");
-    assert!(found[0].starts_with("node.toml:2: this is no TOML"), "{found:?}");
+    assert!(found[0].starts_with("node.toml:2: invalid TOML"), "{found:?}");
     let missing = Config::new().file("/nowhere/greylag.toml").read().unwrap_err().to_string();
     assert!(missing.contains("/nowhere/greylag.toml") && missing.contains("cannot be read"), "{missing}");
 }
 
 #[test]
-fn the_environment_goes_before_the_file_and_is_checked_like_it() {
+fn the_environment_wins_over_the_file_and_is_checked_alike() {
     let config = Config::new().text("node.toml", "transport.cluster_name = \"file\"\ncluster.roles = [\"file\"]");
     let variables = [
         ("GREYLAG_TRANSPORT__CLUSTER_NAME", "environment"),
@@ -144,7 +144,7 @@ fn the_environment_goes_before_the_file_and_is_checked_like_it() {
 
 /// A variable that looks like a setting but is not read is warned of, with the right name.
 #[test]
-fn a_variable_that_is_nearly_a_setting_is_warned_of_by_its_right_name() {
+fn a_misspelt_variable_is_warned_of_with_the_right_name() {
     let warnings = |name: &str| Config::new().variables([(name, "x")]).read().expect("it reads").warnings().to_vec();
     for (name, right) in [
         ("GREYLAG_CLUSTER_SEED_NODES", "GREYLAG_CLUSTER__SEED_NODES for cluster.seed_nodes"),
@@ -159,7 +159,7 @@ fn a_variable_that_is_nearly_a_setting_is_warned_of_by_its_right_name() {
     ] {
         let told = warnings(name);
         assert_eq!(told.len(), 1, "{name}: {told:?}");
-        assert!(told[0].contains(&format!("variable {name} is no setting")), "{told:?}");
+        assert!(told[0].contains(&format!("variable {name} is not a setting")), "{told:?}");
         assert!(told[0].contains(right), "{told:?}");
     }
     let of_section = warnings("GREYLAG_TRANSPORT_XYZZY");
@@ -366,7 +366,7 @@ fn the_store_postgres_is_checked_before_anything_starts() {
 
 /// A source is printed without values: an environment holds secrets, also of other programs.
 #[test]
-fn what_was_read_from_is_shown_without_values() {
+fn debug_output_shows_sources_without_values() {
     let config = Config::new().text("node.toml", "cluster.lease.postgres.connection = \"secret\"");
     let config = config.variables([("GREYLAG_CLUSTER__LEASE__POSTGRES__CONNECTION", "secret"), ("TOKEN", "secret")]);
     let shown = format!("{config:?}");

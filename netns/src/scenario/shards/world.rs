@@ -5,12 +5,12 @@ use std::time::Duration;
 use greylag_testkit::postgres::{Postgres, USER};
 use tempfile::TempDir;
 
-use super::super::{PATIENCE, removed};
+use super::super::{TIMEOUT, removed};
 use crate::judge::{self, Fault, Waits};
 use crate::lab::{Failure, Lab};
 use crate::process::{Node, STABLE_AFTER, Start};
 use crate::record;
-use crate::report::{At, Findings, What};
+use crate::report::{At, Findings, NodeEvent};
 
 /// Which process is broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,13 +42,13 @@ enum Layout {
 /// The first port of the nodes that share one host.
 const FIRST_PORT: u16 = 20_000;
 /// The time without faults before the first fault, and at the end.
-const CALM: Duration = Duration::from_secs(3);
+const SETTLE_TIME: Duration = Duration::from_secs(3);
 
 /// The check of the waits after a fault.
 type Promise = Box<dyn Fn(&Waits) -> Result<(), Failure>>;
 
 /// A fault with its name in the table and the check of its waits.
-struct Noted {
+struct NotedFault {
     name: String,
     fault: Fault,
     promise: Promise,
@@ -65,7 +65,7 @@ pub(super) struct World {
     stable_after: Duration,
     /// Whether the clients already call the newcomers, which they do from the first fault on.
     asks_newcomers: bool,
-    faults: Vec<Noted>,
+    faults: Vec<NotedFault>,
     _server: Postgres,
 }
 
@@ -132,13 +132,13 @@ impl World {
         let begun = At::now();
         self.order_all("go")?;
         self.wait_served(begun)?;
-        std::thread::sleep(CALM);
+        std::thread::sleep(SETTLE_TIME);
         Ok(())
     }
 
     /// Breaks the node with this role, which leaves the list of living nodes, and lets the clients of all others call
     /// the newcomers as well. Returns the node and the time of the fault.
-    pub(super) fn strike(&mut self, role: Role, how: Break) -> Result<(Node, At), Failure> {
+    pub(super) fn inject_fault(&mut self, role: Role, how: Break) -> Result<(Node, At), Failure> {
         let index = self.player(role)?;
         match how {
             Break::Kill => {
@@ -188,14 +188,14 @@ impl World {
 
     /// Waits until every client on all living nodes has been answered.
     pub(super) fn wait_served(&self, since: At) -> Result<At, Failure> {
-        self.latest("answers to all clients", since, |what| matches!(what, What::Served { .. }))
+        self.latest("answers to all clients", since, |what| matches!(what, NodeEvent::Served { .. }))
     }
 
     /// Waits until every living node has written a wanted line; returns the time of the last one.
-    fn latest(&self, what: &str, since: At, wanted: impl Fn(&What) -> bool) -> Result<At, Failure> {
+    fn latest(&self, what: &str, since: At, wanted: impl Fn(&NodeEvent) -> bool) -> Result<At, Failure> {
         let mut last = since;
         for node in &self.nodes {
-            last = last.max(node.wait(what, since, PATIENCE, &wanted)?);
+            last = last.max(node.wait(what, since, TIMEOUT, &wanted)?);
         }
         Ok(last)
     }
@@ -219,7 +219,7 @@ impl World {
         promise: impl Fn(&Waits) -> Result<(), Failure> + 'static,
     ) {
         let fault = Fault { at, victim: victim.pid() };
-        self.faults.push(Noted { name: name.to_owned(), fault, promise: Box::new(promise) });
+        self.faults.push(NotedFault { name: name.to_owned(), fault, promise: Box::new(promise) });
     }
 
     fn order_all(&mut self, order: &str) -> Result<(), Failure> {
@@ -243,13 +243,13 @@ impl World {
     }
 
     fn judge(&mut self, findings: &mut Findings) -> Result<(), Failure> {
-        std::thread::sleep(CALM);
+        std::thread::sleep(SETTLE_TIME);
         let ending = At::now();
         self.order_all("stop")?;
-        self.latest("the end of its clients", ending, |what| *what == What::ClientsStopped)?;
+        self.latest("the end of its clients", ending, |what| *what == NodeEvent::ClientsStopped)?;
         let surveyor = self.nodes.first_mut().ok_or("no node is left")?;
         surveyor.order("survey")?;
-        surveyor.wait("the survey", ending, PATIENCE, |what| *what == What::Surveyed)?;
+        surveyor.wait("the survey", ending, TIMEOUT, |what| *what == NodeEvent::Surveyed)?;
         let records = record::read(self.files.path())?;
         let (lives, checked) = match (judge::never_two_instances(&records), judge::linearizable(&records)) {
             (Ok(lives), Ok(checked)) => (lives, checked),
@@ -257,11 +257,11 @@ impl World {
                 return Err([lives.err(), checked.err()].into_iter().flatten().collect::<Vec<_>>().join("; "));
             }
         };
-        for Noted { name, fault, promise } in &self.faults {
-            for waits in judge::tell_waits(&records, *fault, name, findings) {
+        for NotedFault { name, fault, promise } in &self.faults {
+            for waits in judge::report_waits(&records, *fault, name, findings) {
                 promise(&waits)?;
             }
-            judge::tell_beside(&records, *fault, name, findings);
+            judge::report_beside(&records, *fault, name, findings);
         }
         findings.add("instances, never two of an entity at a time", lives.to_string());
         let figures = format!("{} of {} entities", checked.operations, checked.keys);

@@ -9,22 +9,21 @@ use greylag_persistence::{
     Under, WriterEpoch, WriterUuid,
 };
 
-use super::{Answered, Inner};
+use super::connection::{CallOutcome, Connection};
 use crate::generated::{self as proto, answer, call};
-use crate::settings::MAX_PAGE_BYTES;
 use crate::wire;
 
 /// The served journal, call for call, with scope `Shared`.
 #[derive(Debug, Clone)]
 pub struct ServiceJournal {
-    pub(super) inner: Arc<Inner>,
+    pub(super) connection: Arc<Connection>,
 }
 
 /// The error of an append that had an unanswered try: Fenced if the head proves it, and Unknown otherwise. A refusal
 /// concerns the last try only, and an earlier one may have stored the append. Source: J10.
-fn settle(error: AppendError, tried_before: bool, last: SeqNr, store: &str) -> AppendError {
+fn resolve_error(error: AppendError, tried_before: bool, last: SeqNr, store: &str) -> AppendError {
     let unknown = |error: AppendError| {
-        let cause = format!("an earlier try went unanswered, the last one said: {error}");
+        let cause = format!("an earlier try was not answered, the last one was refused: {error}");
         AppendError::Unknown(StoreFailure::new(store, cause))
     };
     match error {
@@ -36,116 +35,102 @@ fn settle(error: AppendError, tried_before: bool, last: SeqNr, store: &str) -> A
     }
 }
 
-impl Inner {
-    /// A page of one history, of the journal or of a query side.
-    pub(super) async fn read(&self, id: &PersistenceId, read: proto::Read) -> Result<Page, ReadError> {
-        let read = proto::Read { max_bytes: read.max_bytes.min(MAX_PAGE_BYTES as u64), ..read };
-        match self.ask(call::Call::Read(read)).await.map_err(ReadError::Unavailable)? {
-            answer::Answer::Page(page) => {
-                wire::page(id, page).map_err(|error| ReadError::Unavailable(self.failure(error)))
-            }
-            answer::Answer::Failure(failure) => Err(wire::read_error(failure, &self.name)),
-            _ => Err(ReadError::Unavailable(self.other())),
-        }
-    }
-}
-
 #[async_trait]
 impl Journal for ServiceJournal {
     fn caps(&self) -> Caps {
-        self.inner.caps
+        self.connection.caps
     }
 
     async fn claim(&self, id: &PersistenceId, writer_uuid: WriterUuid, under: Under) -> Result<Claim, ClaimError> {
-        let inner = &self.inner;
+        let connection = &self.connection;
         let claim = proto::Claim {
             persistence_id: id.as_str().to_owned(),
             writer_uuid: wire::from_writer_uuid(writer_uuid),
             under: Some(wire::from_under(under)),
         };
-        match inner.ask(call::Call::Claim(claim)).await.map_err(ClaimError::Unavailable)? {
+        match connection.ask(call::Call::Claim(claim)).await.map_err(ClaimError::Unavailable)? {
             answer::Answer::Claimed(claimed) => {
-                let malformed = |error: wire::Malformed| ClaimError::Unavailable(inner.failure(error));
+                let malformed = |error: wire::Malformed| ClaimError::Unavailable(connection.failure(error));
                 Ok(Claim {
                     epoch: WriterEpoch::from_u64(claimed.epoch),
                     highest: wire::seq_nr(claimed.highest).map_err(malformed)?,
                     deleted_to: wire::seq_nr(claimed.deleted_to).map_err(malformed)?,
                 })
             }
-            answer::Answer::Failure(failure) => Err(wire::claim_error(failure, &inner.name)),
-            _ => Err(ClaimError::Unavailable(inner.other())),
+            answer::Answer::Failure(failure) => Err(wire::claim_error(failure, &connection.name)),
+            _ => Err(ClaimError::Unavailable(connection.unexpected_answer())),
         }
     }
 
     async fn advance(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<(), AdvanceError> {
-        let inner = &self.inner;
+        let connection = &self.connection;
         let advance = proto::Advance { persistence_id: id.as_str().to_owned(), epoch: epoch.as_u64(), to: to.as_u64() };
-        match inner.ask(call::Call::Advance(advance)).await.map_err(AdvanceError::Unavailable)? {
+        match connection.ask(call::Call::Advance(advance)).await.map_err(AdvanceError::Unavailable)? {
             answer::Answer::Done(proto::Done {}) => Ok(()),
-            answer::Answer::Failure(failure) => Err(wire::advance_error(failure, &inner.name)),
-            _ => Err(AdvanceError::Unavailable(inner.other())),
+            answer::Answer::Failure(failure) => Err(wire::advance_error(failure, &connection.name)),
+            _ => Err(AdvanceError::Unavailable(connection.unexpected_answer())),
         }
     }
 
     async fn append(&self, append: Append) -> Result<Appended, AppendError> {
-        let inner = &self.inner;
+        let connection = &self.connection;
         // Checked here as well, so that an append that is sure to be refused is not sent.
-        append.check(&inner.caps).map_err(AppendError::Rejected)?;
+        append.check(&connection.caps).map_err(AppendError::Rejected)?;
         let last = append.last().unwrap_or(SeqNr::MAX);
         let call = call::Call::Append(wire::from_append(append));
-        match inner.call(call, inner.settings.append_timeout).await {
-            Answered::Answer { answer: answer::Answer::Appended(appended), .. } => {
+        match connection.call(call, connection.settings.append_timeout).await {
+            CallOutcome::Answer { answer: answer::Answer::Appended(appended), .. } => {
                 Ok(Appended { timestamp: Timestamp::from_micros(appended.timestamp) })
             }
-            Answered::Answer { answer: answer::Answer::Failure(failure), tried_before } => {
-                Err(settle(wire::append_error(failure, &inner.name), tried_before, last, &inner.name))
+            CallOutcome::Answer { answer: answer::Answer::Failure(failure), tried_before } => {
+                Err(resolve_error(wire::append_error(failure, &connection.name), tried_before, last, &connection.name))
             }
-            Answered::Answer { .. } => Err(AppendError::Unknown(inner.other())),
-            Answered::TooLarge(why) => Err(AppendError::Rejected(RejectReason::Other(why))),
-            Answered::NeverSent(failure) => Err(AppendError::NotStored(failure)),
-            Answered::Unanswered(failure) => Err(AppendError::Unknown(failure)),
+            CallOutcome::Answer { .. } => Err(AppendError::Unknown(connection.unexpected_answer())),
+            CallOutcome::TooLarge(why) => Err(AppendError::Rejected(RejectReason::Other(why))),
+            CallOutcome::NeverSent(failure) => Err(AppendError::NotStored(failure)),
+            CallOutcome::Unanswered(failure) => Err(AppendError::Unknown(failure)),
         }
     }
 
     async fn read(&self, id: &PersistenceId, range: ReadRange) -> Result<Page, ReadError> {
-        self.inner.read(id, wire::from_read(id, range)).await
+        self.connection.read(id, wire::from_read(id, range)).await
     }
 
     async fn head(&self, id: &PersistenceId) -> Result<Head, ReadError> {
-        let inner = &self.inner;
+        let connection = &self.connection;
         let read = proto::ReadHead { persistence_id: id.as_str().to_owned() };
-        match inner.ask(call::Call::Head(read)).await.map_err(ReadError::Unavailable)? {
+        match connection.ask(call::Call::Head(read)).await.map_err(ReadError::Unavailable)? {
             answer::Answer::Head(head) => {
-                wire::head(head).map_err(|error| ReadError::Unavailable(inner.failure(error)))
+                wire::head(head).map_err(|error| ReadError::Unavailable(connection.failure(error)))
             }
-            answer::Answer::Failure(failure) => Err(wire::read_error(failure, &inner.name)),
-            _ => Err(ReadError::Unavailable(inner.other())),
+            answer::Answer::Failure(failure) => Err(wire::read_error(failure, &connection.name)),
+            _ => Err(ReadError::Unavailable(connection.unexpected_answer())),
         }
     }
 
     async fn delete_to(&self, id: &PersistenceId, epoch: WriterEpoch, to: SeqNr) -> Result<SeqNr, DeleteError> {
-        let inner = &self.inner;
+        let connection = &self.connection;
         let delete = proto::DeleteTo { persistence_id: id.as_str().to_owned(), epoch: epoch.as_u64(), to: to.as_u64() };
-        match inner.ask(call::Call::DeleteTo(delete)).await.map_err(DeleteError::Unavailable)? {
+        match connection.ask(call::Call::DeleteTo(delete)).await.map_err(DeleteError::Unavailable)? {
             answer::Answer::Deleted(deleted) => {
-                wire::seq_nr(deleted.deleted_to).map_err(|error| DeleteError::Unavailable(inner.failure(error)))
+                wire::seq_nr(deleted.deleted_to).map_err(|error| DeleteError::Unavailable(connection.failure(error)))
             }
-            answer::Answer::Failure(failure) => Err(wire::delete_error(failure, &inner.name)),
-            _ => Err(DeleteError::Unavailable(inner.other())),
+            answer::Answer::Failure(failure) => Err(wire::delete_error(failure, &connection.name)),
+            _ => Err(DeleteError::Unavailable(connection.unexpected_answer())),
         }
     }
 
     fn health(&self) -> Health {
-        self.inner.state.health()
+        self.connection.state.health()
     }
 
     fn store_returns(&self) -> Option<&StoreReturns> {
-        Some(&self.inner.state.store_returns)
+        Some(&self.connection.state.store_returns)
     }
 
     /// Ends this client, for all its stores; the served journal goes on.
     async fn close(&self) -> Result<(), CloseError> {
-        self.inner.close().await
+        self.connection.close().await
     }
 }
 
@@ -155,7 +140,7 @@ mod tests {
 
     /// Scenarios persistence 61 and 62.
     #[test]
-    fn after_an_unanswered_try_only_ok_fenced_and_unknown_are_left() {
+    fn after_an_unanswered_try_only_ok_fenced_and_unknown_remain() {
         let last = SeqNr::from(5);
         let failure = StoreFailure::new("journal", "cause");
         let fenced = |deleted_to: u32| AppendError::Fenced {
@@ -167,11 +152,11 @@ mod tests {
             AppendError::Conflict { highest: last },
             fenced(5),
         ] {
-            assert_eq!(settle(error.clone(), false, last, "journal"), error);
-            assert!(matches!(settle(error, true, last, "journal"), AppendError::Unknown(_)));
+            assert_eq!(resolve_error(error.clone(), false, last, "journal"), error);
+            assert!(matches!(resolve_error(error, true, last, "journal"), AppendError::Unknown(_)));
         }
         for error in [AppendError::Unknown(failure), fenced(4)] {
-            assert_eq!(settle(error.clone(), true, last, "journal"), error);
+            assert_eq!(resolve_error(error.clone(), true, last, "journal"), error);
         }
     }
 }

@@ -13,7 +13,7 @@ use prost::Message;
 use tonic::transport::Channel;
 
 use super::super::link::describe;
-use super::Inner;
+use super::connection::Connection;
 use crate::VERSION;
 use crate::generated as proto;
 use crate::generated::journal_service_client::JournalServiceClient;
@@ -25,10 +25,10 @@ type SnapshotCall<T> = BoxFuture<'static, Result<tonic::Response<T>, tonic::Stat
 /// The served snapshot store.
 #[derive(Debug, Clone)]
 pub struct ServiceSnapshots {
-    pub(super) inner: Arc<Inner>,
+    pub(super) connection: Arc<Connection>,
 }
 
-impl Inner {
+impl Connection {
     fn snapshot_service(&self) -> JournalServiceClient<Channel> {
         JournalServiceClient::new(self.channel.clone())
             .max_decoding_message_size(MAX_SNAPSHOT_MESSAGE_BYTES)
@@ -44,13 +44,13 @@ impl Inner {
         let mut backoff = self.settings.min_backoff;
         let unavailable = |cause: String| SnapshotError::Unavailable(self.failure(cause));
         loop {
-            if self.sender.upgrade().is_none() {
+            if self.is_closed() {
                 return Err(unavailable("the client was closed".into()));
             }
             let cause = match tokio::time::timeout_at(give_up_at.into(), call(self.snapshot_service())).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
                 Ok(Err(status)) => describe(&status),
-                Err(_) => return Err(unavailable("no answer in time".into())),
+                Err(_) => return Err(unavailable("no answer within snapshot_timeout".into())),
             };
             if Instant::now() + backoff >= give_up_at {
                 return Err(unavailable(cause));
@@ -64,18 +64,18 @@ impl Inner {
 #[async_trait]
 impl SnapshotStore for ServiceSnapshots {
     fn caps(&self) -> SnapshotCaps {
-        self.inner.snapshot_caps
+        self.connection.snapshot_caps
     }
 
     async fn load(&self, id: &PersistenceId, criteria: SnapshotCriteria) -> Result<Option<Snapshot>, SnapshotError> {
         use proto::load_snapshot_response::Outcome;
-        let inner = &self.inner;
+        let connection = &self.connection;
         let request = proto::LoadSnapshotRequest {
             version: VERSION,
             persistence_id: id.as_str().to_owned(),
             criteria: Some(wire::from_criteria(criteria)),
         };
-        let response = inner
+        let response = connection
             .ask_snapshots(|mut service| {
                 let request = request.clone();
                 Box::pin(async move { service.load_snapshot(request).await })
@@ -83,17 +83,17 @@ impl SnapshotStore for ServiceSnapshots {
             .await?;
         match response.outcome {
             None => Ok(None),
-            Some(Outcome::Snapshot(snapshot)) => {
-                wire::snapshot(snapshot).map(Some).map_err(|error| SnapshotError::Unavailable(inner.failure(error)))
-            }
-            Some(Outcome::Failure(failure)) => Err(wire::snapshot_error(failure, &inner.name)),
+            Some(Outcome::Snapshot(snapshot)) => wire::snapshot(snapshot)
+                .map(Some)
+                .map_err(|error| SnapshotError::Unavailable(connection.failure(error))),
+            Some(Outcome::Failure(failure)) => Err(wire::snapshot_error(failure, &connection.name)),
         }
     }
 
     async fn save(&self, snapshot: NewSnapshot) -> Result<Timestamp, SnapshotError> {
         use proto::save_snapshot_response::Outcome;
-        let inner = &self.inner;
-        let (bytes, max) = (snapshot.payload.len(), inner.snapshot_caps.max_bytes);
+        let connection = &self.connection;
+        let (bytes, max) = (snapshot.payload.len(), connection.snapshot_caps.max_bytes);
         if bytes > max {
             return Err(SnapshotError::TooLarge { bytes, max });
         }
@@ -103,7 +103,7 @@ impl SnapshotStore for ServiceSnapshots {
         if bytes > max {
             return Err(SnapshotError::TooLarge { bytes, max });
         }
-        let response = inner
+        let response = connection
             .ask_snapshots(|mut service| {
                 let request = request.clone();
                 Box::pin(async move { service.save_snapshot(request).await })
@@ -111,8 +111,8 @@ impl SnapshotStore for ServiceSnapshots {
             .await?;
         match response.outcome {
             Some(Outcome::Timestamp(timestamp)) => Ok(Timestamp::from_micros(timestamp)),
-            Some(Outcome::Failure(failure)) => Err(wire::snapshot_error(failure, &inner.name)),
-            None => Err(SnapshotError::Unavailable(inner.other())),
+            Some(Outcome::Failure(failure)) => Err(wire::snapshot_error(failure, &connection.name)),
+            None => Err(SnapshotError::Unavailable(connection.unexpected_answer())),
         }
     }
 
@@ -126,16 +126,16 @@ impl SnapshotStore for ServiceSnapshots {
     }
 
     fn health(&self) -> Health {
-        self.inner.state.health()
+        self.connection.state.health()
     }
 
     fn store_returns(&self) -> Option<&StoreReturns> {
-        Some(&self.inner.state.store_returns)
+        Some(&self.connection.state.store_returns)
     }
 
     /// Ends this client, for all its stores; the served store goes on.
     async fn close(&self) -> Result<(), CloseError> {
-        self.inner.close().await
+        self.connection.close().await
     }
 }
 
@@ -145,15 +145,15 @@ impl ServiceSnapshots {
         id: &PersistenceId,
         which: proto::delete_snapshots_request::Which,
     ) -> Result<(), SnapshotError> {
-        let inner = &self.inner;
+        let connection = &self.connection;
         let persistence_id = id.as_str().to_owned();
         let request = proto::DeleteSnapshotsRequest { version: VERSION, persistence_id, which: Some(which) };
-        let response = inner
+        let response = connection
             .ask_snapshots(|mut service| {
                 let request = request.clone();
                 Box::pin(async move { service.delete_snapshots(request).await })
             })
             .await?;
-        response.failure.map_or(Ok(()), |failure| Err(wire::snapshot_error(failure, &inner.name)))
+        response.failure.map_or(Ok(()), |failure| Err(wire::snapshot_error(failure, &connection.name)))
     }
 }

@@ -8,27 +8,26 @@ use greylag_persistence::{
     StateChange, StateRejectReason, StateStore, StateWrite, StateWriteError, StoreFailure, StoreReturns, StoredState,
 };
 
-use super::{Answered, Inner};
+use super::connection::{CallOutcome, Connection};
 use crate::generated::{self as proto, answer, call};
-use crate::settings::MAX_IDS;
 use crate::wire;
 
 /// The served durable states, call for call, with scope `Shared`.
 #[derive(Debug, Clone)]
 pub struct ServiceStates {
-    pub(super) inner: Arc<Inner>,
+    pub(super) connection: Arc<Connection>,
     pub(super) caps: StateCaps,
 }
 
 /// The error of a write that had an unanswered try: a mismatch if it proves that the write is not stored, and Unknown
 /// otherwise. A later revision hides whether this write was stored. Source: persistence §3, J10.
-fn settle(error: StateWriteError, tried_before: bool, revision: Revision, store: &str) -> StateWriteError {
+fn resolve_error(error: StateWriteError, tried_before: bool, revision: Revision, store: &str) -> StateWriteError {
     match error {
         error if !tried_before => error,
         StateWriteError::RevisionMismatch { current } if current.revision <= revision => error,
         StateWriteError::Unknown(_) => error,
         StateWriteError::RevisionMismatch { .. } | StateWriteError::Rejected(_) | StateWriteError::NotStored(_) => {
-            let cause = format!("an earlier try went unanswered, the last one said: {error}");
+            let cause = format!("an earlier try was not answered, the last one was refused: {error}");
             StateWriteError::Unknown(StoreFailure::new(store, cause))
         }
     }
@@ -40,35 +39,38 @@ impl ServiceStates {
         write: StateWrite,
         content: Option<(EncodedValue, Option<String>)>,
     ) -> Result<(), StateWriteError> {
-        let inner = &self.inner;
+        let connection = &self.connection;
         let (value, tag) = content.as_ref().map_or((None, None), |(value, tag)| (Some(value), tag.as_deref()));
         // Checked here as well, so that a write that is sure to be refused is not sent.
         write.check(value, tag, &self.caps).map_err(StateWriteError::Rejected)?;
         let revision = write.revision;
         let call = call::Call::WriteState(wire::from_write(write, content));
-        match inner.call(call, inner.settings.append_timeout).await {
-            Answered::Answer { answer: answer::Answer::Done(proto::Done {}), .. } => Ok(()),
-            Answered::Answer { answer: answer::Answer::Failure(failure), tried_before } => {
-                Err(settle(wire::write_error(failure, &inner.name), tried_before, revision, &inner.name))
-            }
-            Answered::Answer { .. } => Err(StateWriteError::Unknown(inner.other())),
-            Answered::TooLarge(why) => Err(StateWriteError::Rejected(StateRejectReason::Other(why))),
-            Answered::NeverSent(failure) => Err(StateWriteError::NotStored(failure)),
-            Answered::Unanswered(failure) => Err(StateWriteError::Unknown(failure)),
+        match connection.call(call, connection.settings.append_timeout).await {
+            CallOutcome::Answer { answer: answer::Answer::Done(proto::Done {}), .. } => Ok(()),
+            CallOutcome::Answer { answer: answer::Answer::Failure(failure), tried_before } => Err(resolve_error(
+                wire::write_error(failure, &connection.name),
+                tried_before,
+                revision,
+                &connection.name,
+            )),
+            CallOutcome::Answer { .. } => Err(StateWriteError::Unknown(connection.unexpected_answer())),
+            CallOutcome::TooLarge(why) => Err(StateWriteError::Rejected(StateRejectReason::Other(why))),
+            CallOutcome::NeverSent(failure) => Err(StateWriteError::NotStored(failure)),
+            CallOutcome::Unanswered(failure) => Err(StateWriteError::Unknown(failure)),
         }
     }
 
     /// One page of changes, and whether more are visible.
     async fn page(&self, call: call::Call) -> Result<(Vec<StateChange>, bool), QueryError> {
-        let inner = &self.inner;
+        let connection = &self.connection;
         let unavailable = |failure| QueryError::Read(ReadError::Unavailable(failure));
-        match inner.ask(call).await.map_err(unavailable)? {
+        match connection.ask(call).await.map_err(unavailable)? {
             answer::Answer::Changes(page) => {
                 let changes = page.changes.into_iter().map(wire::change).collect::<wire::Decoded<Vec<_>>>();
-                Ok((changes.map_err(|error| unavailable(inner.failure(error)))?, page.more))
+                Ok((changes.map_err(|error| unavailable(connection.failure(error)))?, page.more))
             }
-            answer::Answer::Failure(failure) => Err(wire::query_error(failure, &inner.name)),
-            _ => Err(unavailable(inner.other())),
+            answer::Answer::Failure(failure) => Err(wire::query_error(failure, &connection.name)),
+            _ => Err(unavailable(connection.unexpected_answer())),
         }
     }
 }
@@ -80,14 +82,14 @@ impl StateStore for ServiceStates {
     }
 
     async fn get(&self, id: &PersistenceId) -> Result<StoredState, ReadError> {
-        let inner = &self.inner;
+        let connection = &self.connection;
         let get = proto::GetState { persistence_id: id.as_str().to_owned() };
-        match inner.ask(call::Call::GetState(get)).await.map_err(ReadError::Unavailable)? {
+        match connection.ask(call::Call::GetState(get)).await.map_err(ReadError::Unavailable)? {
             answer::Answer::State(state) => {
-                wire::state(state).map_err(|error| ReadError::Unavailable(inner.failure(error)))
+                wire::state(state).map_err(|error| ReadError::Unavailable(connection.failure(error)))
             }
-            answer::Answer::Failure(failure) => Err(wire::read_error(failure, &inner.name)),
-            _ => Err(ReadError::Unavailable(inner.other())),
+            answer::Answer::Failure(failure) => Err(wire::read_error(failure, &connection.name)),
+            _ => Err(ReadError::Unavailable(connection.unexpected_answer())),
         }
     }
 
@@ -100,7 +102,9 @@ impl StateStore for ServiceStates {
     }
 
     async fn ids(&self, after: Option<&PersistenceId>, limit: usize) -> Result<Vec<PersistenceId>, ReadError> {
-        self.inner.ids(after, limit, |after, limit| call::Call::ListStates(proto::ListStates { after, limit })).await
+        self.connection
+            .ids(after, limit, |after, limit| call::Call::ListStates(proto::ListStates { after, limit }))
+            .await
     }
 
     async fn changes(&self, of: &ChangesOf, offset: &Offset, limit: usize) -> Result<Vec<StateChange>, QueryError> {
@@ -123,45 +127,16 @@ impl StateStore for ServiceStates {
     }
 
     fn health(&self) -> Health {
-        self.inner.state.health()
+        self.connection.state.health()
     }
 
     fn store_returns(&self) -> Option<&StoreReturns> {
-        Some(&self.inner.state.store_returns)
+        Some(&self.connection.state.store_returns)
     }
 
     /// Ends this client, for all its stores; the served store goes on.
     async fn close(&self) -> Result<(), CloseError> {
-        self.inner.close().await
-    }
-}
-
-impl Inner {
-    /// Lists ids in parts, each of as many as an answer may have.
-    pub(super) async fn ids(
-        &self,
-        after: Option<&PersistenceId>,
-        limit: usize,
-        call: impl Fn(Option<String>, u64) -> call::Call,
-    ) -> Result<Vec<PersistenceId>, ReadError> {
-        let mut all: Vec<PersistenceId> = Vec::new();
-        while all.len() < limit {
-            let asked = MAX_IDS.min(limit - all.len());
-            let after = all.last().or(after).map(|id| id.as_str().to_owned());
-            let ids = match self.ask(call(after, asked as u64)).await.map_err(ReadError::Unavailable)? {
-                answer::Answer::Ids(found) => found.ids,
-                answer::Answer::Failure(failure) => return Err(wire::read_error(failure, &self.name)),
-                _ => return Err(ReadError::Unavailable(self.other())),
-            };
-            let is_last = ids.len() < asked;
-            for id in ids {
-                all.push(wire::id(&id).map_err(|error| ReadError::Unavailable(self.failure(error)))?);
-            }
-            if is_last {
-                break;
-            }
-        }
-        Ok(all)
+        self.connection.close().await
     }
 }
 
@@ -173,7 +148,7 @@ mod tests {
 
     /// Scenario persistence 64: a lost answer must not look like another writer, nor like "not stored".
     #[test]
-    fn after_an_unanswered_try_of_a_write_only_proof_is_passed_on() {
+    fn after_an_unanswered_write_only_a_proving_mismatch_is_passed_on() {
         let revision = Revision::from(5);
         let failure = StoreFailure::new("states", "cause");
         let mismatch = |revision: u32| StateWriteError::RevisionMismatch {
@@ -184,11 +159,11 @@ mod tests {
             StateWriteError::NotStored(failure.clone()),
             mismatch(6),
         ] {
-            assert_eq!(settle(error.clone(), false, revision, "states"), error);
-            assert!(matches!(settle(error, true, revision, "states"), StateWriteError::Unknown(_)));
+            assert_eq!(resolve_error(error.clone(), false, revision, "states"), error);
+            assert!(matches!(resolve_error(error, true, revision, "states"), StateWriteError::Unknown(_)));
         }
         for error in [StateWriteError::Unknown(failure), mismatch(4), mismatch(5)] {
-            assert_eq!(settle(error.clone(), true, revision, "states"), error);
+            assert_eq!(resolve_error(error.clone(), true, revision, "states"), error);
         }
     }
 }

@@ -24,14 +24,14 @@ use crate::settings::{ClientSettings, MAX_FRAME_BYTES};
 use crate::{JournalClient, JournalServer};
 
 /// Queries that wait until the test lets them answer.
-struct Gated {
+struct GatedQueries {
     answers: Semaphore,
     begun: watch::Sender<usize>,
     now: AtomicUsize,
     most: AtomicUsize,
 }
 
-impl Gated {
+impl GatedQueries {
     fn new() -> Arc<Self> {
         let (answers, begun) = (Semaphore::new(0), watch::Sender::new(0));
         Arc::new(Self { answers, begun, now: AtomicUsize::new(0), most: AtomicUsize::new(0) })
@@ -47,7 +47,7 @@ impl Gated {
 }
 
 #[async_trait]
-impl EventQueries for Gated {
+impl EventQueries for GatedQueries {
     fn caps(&self) -> QueryCaps {
         QueryCaps { scope: Scope::Process, kind: OffsetKind::Ordinal, shows: Shows::Every }
     }
@@ -89,7 +89,7 @@ impl EventQueries for Gated {
     }
 }
 
-async fn serve(queries: Arc<Gated>, settings: ServerSettings) -> (JournalServer, InMemoryOffsets) {
+async fn serve(queries: Arc<GatedQueries>, settings: ServerSettings) -> (JournalServer, InMemoryOffsets) {
     let offsets = InMemoryOffsets::default();
     let served = Served::new(Stores::in_memory()).with_offsets(Arc::new(offsets.clone())).with_queries(queries);
     (JournalServer::bind("127.0.0.1:0".parse().unwrap(), served, settings).await.unwrap(), offsets)
@@ -101,12 +101,12 @@ async fn dial(server: &JournalServer) -> JournalServiceClient<Channel> {
 }
 
 /// A client that can send any frames.
-struct Raw {
+struct RawClient {
     outgoing: mpsc::Sender<proto::ClientFrame>,
     incoming: Streaming<proto::ServerFrame>,
 }
 
-impl Raw {
+impl RawClient {
     async fn hello(server: &JournalServer, client: u128, version: u32) -> Self {
         let mut service = dial(server).await;
         let (outgoing, frames) = mpsc::channel(4);
@@ -114,7 +114,7 @@ impl Raw {
         let client_id = Bytes::copy_from_slice(&client.to_be_bytes());
         let (oldest_version, newest_version) = (version, version);
         let hello = proto::Hello { oldest_version, newest_version, client: "raw".into(), client_id };
-        raw.say(client_frame::Frame::Hello(hello)).await;
+        raw.send_frame(client_frame::Frame::Hello(hello)).await;
         raw
     }
 
@@ -132,7 +132,7 @@ impl Raw {
         raw
     }
 
-    async fn say(&self, frame: client_frame::Frame) {
+    async fn send_frame(&self, frame: client_frame::Frame) {
         self.outgoing.send(proto::ClientFrame { frame: Some(frame) }).await.unwrap();
     }
 
@@ -140,7 +140,7 @@ impl Raw {
     async fn call(&self, calls: impl IntoIterator<Item = call::Call>) {
         let calls = calls.into_iter().zip(1..).map(|(call, request_id)| proto::Call { request_id, call: Some(call) });
         let calls = calls.map(|call| call.encode_to_vec().into()).collect();
-        self.say(client_frame::Frame::Calls(proto::Calls { calls })).await;
+        self.send_frame(client_frame::Frame::Calls(proto::Calls { calls })).await;
     }
 
     async fn answers(&mut self, count: usize) -> Vec<answer::Answer> {
@@ -169,9 +169,9 @@ fn claim() -> call::Call {
 #[tokio::test]
 async fn no_more_calls_of_a_client_are_in_progress_than_may_be() {
     const CALLS: usize = 200;
-    let gated = Gated::new();
+    let gated = GatedQueries::new();
     let (server, _) = serve(gated.clone(), ServerSettings { max_in_flight: 3, ..ServerSettings::test() }).await;
-    let mut raw = Raw::welcomed(&server, 1).await;
+    let mut raw = RawClient::welcomed(&server, 1).await;
     raw.call((0..CALLS).map(|_| newest())).await;
     raw.call((0..CALLS).map(|_| newest())).await;
     gated.begun.subscribe().wait_for(|begun| *begun >= 3).await.unwrap();
@@ -186,10 +186,10 @@ async fn no_more_calls_of_a_client_are_in_progress_than_may_be() {
 #[tokio::test]
 async fn no_more_bytes_of_a_client_are_kept_than_may_be() {
     const CALLS: usize = 50;
-    let gated = Gated::new();
+    let gated = GatedQueries::new();
     let settings = ServerSettings { max_in_flight_bytes: 8 << 20, ..ServerSettings::test() };
     let (server, _) = serve(gated.clone(), settings).await;
-    let mut raw = Raw::welcomed(&server, 1).await;
+    let mut raw = RawClient::welcomed(&server, 1).await;
     let query = PageQuery {
         of: EventsOf::Tag("any".into()),
         after: greylag_persistence::Cursor::Start,
@@ -208,14 +208,14 @@ async fn no_more_bytes_of_a_client_are_kept_than_may_be() {
 /// Rule persistence §4.4a (retry after a reconnect): once a client is back, no call of its old session is carried out
 /// any more. A late copy of a claim of slices would fence the owner that repeated it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_of_an_old_session_is_done_once_the_client_is_back() {
-    let gated = Gated::new();
+async fn calls_of_an_old_session_are_not_executed_after_a_reconnect() {
+    let gated = GatedQueries::new();
     let (server, offsets) = serve(gated.clone(), ServerSettings { max_in_flight: 1, ..ServerSettings::test() }).await;
-    let mut old = Raw::welcomed(&server, 1).await;
+    let mut old = RawClient::welcomed(&server, 1).await;
     old.call([newest(), claim(), claim(), claim()]).await;
     gated.begun.subscribe().wait_for(|begun| *begun == 1).await.unwrap();
     // The old connection still exists, but the client reads it no longer.
-    let mut new = Raw::welcomed(&server, 1).await;
+    let mut new = RawClient::welcomed(&server, 1).await;
     new.call([claim()]).await;
     let owned = new.answers(1).await;
     assert!(matches!(&owned[..], [answer::Answer::Owned(owned)] if owned.epochs == [1]), "{owned:?}");
@@ -227,22 +227,22 @@ async fn nothing_of_an_old_session_is_done_once_the_client_is_back() {
     assert!(matches!(&owned[..], [answer::Answer::Owned(owned)] if owned.epochs == [2]), "{owned:?}");
     assert_eq!(offsets.claim("carts", 7..=7).await.unwrap().epochs[&7].as_u64(), 3);
     // Another client does not end the session of this one.
-    let _other = Raw::welcomed(&server, 2).await;
+    let _other = RawClient::welcomed(&server, 2).await;
     new.call([claim()]).await;
     new.answers(1).await;
 }
 
 /// The same if the old session waits for a client that no longer reads.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_old_session_that_nobody_reads_gives_way() {
-    let gated = Gated::new();
+async fn a_new_session_replaces_an_old_one_that_is_not_read() {
+    let gated = GatedQueries::new();
     let (server, _) = serve(gated.clone(), ServerSettings { max_in_flight: 1, ..ServerSettings::test() }).await;
-    let old = Raw::welcomed(&server, 1).await;
+    let old = RawClient::welcomed(&server, 1).await;
     let list = || call::Call::ListIds(proto::ListIds { entity_type: None, after: None, limit: 4000, changes: false });
     old.call((0..100).map(|_| list())).await;
     // Answers of 800 kB each: the connection and the waiting frames are full before the last call is begun.
     gated.begun.subscribe().wait_for(|begun| *begun >= 5).await.unwrap();
-    let mut new = Raw::welcomed(&server, 1).await;
+    let mut new = RawClient::welcomed(&server, 1).await;
     new.call([claim()]).await;
     new.answers(1).await;
     assert!(*gated.begun.borrow() < 100, "the old session has stood still");
@@ -252,8 +252,8 @@ async fn an_old_session_that_nobody_reads_gives_way() {
 /// text, and the client does not try again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_version_of_the_protocol_is_refused_by_name() {
-    let (server, _) = serve(Gated::new(), ServerSettings::test()).await;
-    let mut raw = Raw::hello(&server, 1, VERSION + 1).await;
+    let (server, _) = serve(GatedQueries::new(), ServerSettings::test()).await;
+    let mut raw = RawClient::hello(&server, 1, VERSION + 1).await;
     let refused = raw.incoming.message().await.unwrap_err();
     assert_eq!(refused.code(), Code::FailedPrecondition);
     assert!(refused.message().contains("versions 2 to 2") && refused.message().contains("speaks 1"), "{refused}");
@@ -264,16 +264,16 @@ async fn another_version_of_the_protocol_is_refused_by_name() {
     assert_eq!(refused.code(), Code::FailedPrecondition, "{refused}");
     // A client of both versions is accepted; a session that begins with another frame than hello is not.
     check_version(1, 2).unwrap();
-    let (frames, said) = mpsc::channel(1);
+    let (frames, outgoing) = mpsc::channel(1);
     frames.send(proto::ClientFrame { frame: None }).await.unwrap();
-    let mut rude = service.session(ReceiverStream::new(said)).await.unwrap().into_inner();
+    let mut rude = service.session(ReceiverStream::new(outgoing)).await.unwrap().into_inner();
     assert_eq!(rude.message().await.unwrap_err().code(), Code::InvalidArgument);
 }
 
 /// An answer too large for a frame is replaced by an error that says so; the session and its other calls go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_answer_that_is_too_large_is_said_to_be() {
-    let gated = Gated::new();
+async fn an_oversized_answer_is_refused_by_name() {
+    let gated = GatedQueries::new();
     gated.answers.add_permits(1);
     let (server, _) = serve(gated, ServerSettings::test()).await;
     let client = JournalClient::connect(&server.local_address().to_string(), ClientSettings::test()).await.unwrap();
@@ -297,8 +297,8 @@ fn spoken_hello() -> Vec<u8> {
     let mut head = vec![0x83, 0x86, 0x04, METHOD.len() as u8];
     head.extend(METHOD);
     head.extend(b"\x01\x01x\x0f\x10\x10application/grpc\x00\x02te\x08trailers");
-    let (settings, session, said) = (frame(4, 0, 0, &[]), frame(1, 4, 1, &head), frame(0, 0, 1, &message));
-    [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings, &session, &said].concat()
+    let (settings, session, hello) = (frame(4, 0, 0, &[]), frame(1, 4, 1, &head), frame(0, 0, 1, &message));
+    [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"[..], &settings, &session, &hello].concat()
 }
 
 /// A frame of HTTP/2.
@@ -308,14 +308,14 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// A connection on which these bytes were sent, and nothing more.
-async fn said(server: &JournalServer, bytes: &[u8]) -> TcpStream {
+async fn send_bytes(server: &JournalServer, bytes: &[u8]) -> TcpStream {
     let mut connection = TcpStream::connect(server.local_address()).await.unwrap();
     connection.write_all(bytes).await.unwrap();
     connection
 }
 
 /// Reads up to a message of the session, and fails if the connection ends before it.
-async fn hears_a_message(connection: &mut TcpStream) {
+async fn receives_a_message(connection: &mut TcpStream) {
     loop {
         let mut head = [0; 9];
         connection.read_exact(&mut head).await.expect("it is welcomed");
@@ -330,7 +330,7 @@ async fn hears_a_message(connection: &mut TcpStream) {
 
 /// What clients may send without saying hello: nothing at all, half the preface of HTTP/2, a Hello but for its last
 /// byte.
-fn silences() -> [Vec<u8>; 3] {
+fn without_hello() -> [Vec<u8>; 3] {
     let mut hello = spoken_hello();
     hello.pop();
     [Vec::new(), b"PRI * HTTP/2.0\r\n".to_vec(), hello]
@@ -341,17 +341,17 @@ const KEEP_ALIVE_ENDS: Duration = Duration::from_secs(8);
 
 /// Scenario persistence 72: a client that connects and does not say hello is cut off, whatever part it has sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_72_a_session_that_says_nothing_is_closed() {
+async fn scenario_72_a_session_without_a_hello_is_closed() {
     assert_eq!(ServerSettings::default().hello_timeout, Duration::from_secs(5));
     let settings = ServerSettings { hello_timeout: Duration::from_millis(200), ..ServerSettings::test() };
-    let (server, _) = serve(Gated::new(), settings).await;
+    let (server, _) = serve(GatedQueries::new(), settings).await;
     let began = std::time::Instant::now();
     let mut silent = Vec::new();
-    for bytes in silences() {
-        silent.push(said(&server, &bytes).await);
+    for bytes in without_hello() {
+        silent.push(send_bytes(&server, &bytes).await);
     }
     // This client opens a session and sends nothing in it.
-    let mut raw = Raw::silent(&server).await;
+    let mut raw = RawClient::silent(&server).await;
     for (number, connection) in silent.iter_mut().enumerate() {
         let mut rest = Vec::new();
         // Must be closed, with or without an error, before unanswered pings would end the connection.
@@ -368,32 +368,32 @@ async fn scenario_72_a_session_that_says_nothing_is_closed() {
     assert!(status.code() != Code::DeadlineExceeded || status.message() == "no hello within 200ms", "{status}");
     drop(raw.outgoing);
     // A client that said hello stays connected.
-    let mut known = Raw::welcomed(&server, 1).await;
+    let mut known = RawClient::welcomed(&server, 1).await;
     tokio::time::timeout(Duration::from_millis(600), known.incoming.message()).await.unwrap_err();
 }
 
 /// Scenario persistence 72: the second half of a Hello completes it, which shows that the server waited for that half.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hello_that_comes_in_two_halves_is_one() {
+async fn a_hello_split_in_two_frames_is_accepted() {
     let settings = ServerSettings { hello_timeout: Duration::from_secs(3600), ..ServerSettings::test() };
-    let (server, _) = serve(Gated::new(), settings).await;
-    let [_, _, half] = silences();
-    let mut connection = said(&server, &half).await;
+    let (server, _) = serve(GatedQueries::new(), settings).await;
+    let [_, _, half] = without_hello();
+    let mut connection = send_bytes(&server, &half).await;
     connection.write_all(&spoken_hello()[half.len()..]).await.unwrap();
-    tokio::time::timeout(Duration::from_secs(60), hears_a_message(&mut connection)).await.expect("it is welcomed");
+    tokio::time::timeout(Duration::from_secs(60), receives_a_message(&mut connection)).await.expect("it is welcomed");
 }
 
 /// Scenario persistence 72: a stop does not wait for clients that have not said hello.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_72_a_stop_does_not_wait_for_those_that_say_nothing() {
+async fn scenario_72_a_stop_does_not_wait_for_sessions_without_a_hello() {
     let ever = Duration::from_secs(3600);
     let settings = ServerSettings { hello_timeout: ever, shutdown_timeout: ever, ..ServerSettings::test() };
-    let (server, _) = serve(Gated::new(), settings).await;
+    let (server, _) = serve(GatedQueries::new(), settings).await;
     let mut silent = Vec::new();
-    for bytes in silences() {
-        silent.push(said(&server, &bytes).await);
+    for bytes in without_hello() {
+        silent.push(send_bytes(&server, &bytes).await);
     }
-    let raw = Raw::silent(&server).await;
+    let raw = RawClient::silent(&server).await;
     let stopped = tokio::time::timeout(Duration::from_secs(60), server.shutdown()).await;
     assert!(stopped.is_ok(), "the stop waits for a client that says nothing");
     drop((silent, raw));
@@ -402,14 +402,14 @@ async fn scenario_72_a_stop_does_not_wait_for_those_that_say_nothing() {
 /// Scenario persistence 72: a thousand clients that send nothing, or a part of a Hello, do not keep another from saying
 /// hello.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn scenario_72_a_thousand_that_say_nothing_leave_room_for_others() {
+async fn scenario_72_a_thousand_sessions_without_a_hello_leave_room_for_others() {
     let settings = ServerSettings { hello_timeout: Duration::from_secs(3600), ..ServerSettings::test() };
-    let (server, _) = serve(Gated::new(), settings).await;
-    let (silences, mut crowd) = (silences(), Vec::new());
+    let (server, _) = serve(GatedQueries::new(), settings).await;
+    let (without_hello, mut crowd) = (without_hello(), Vec::new());
     for number in 0..1000 {
-        crowd.push(said(&server, &silences[number % silences.len()]).await);
+        crowd.push(send_bytes(&server, &without_hello[number % without_hello.len()]).await);
     }
-    let served = tokio::time::timeout(Duration::from_secs(60), Raw::welcomed(&server, 1)).await;
+    let served = tokio::time::timeout(Duration::from_secs(60), RawClient::welcomed(&server, 1)).await;
     assert!(served.is_ok(), "an honest client finds no room");
     drop(crowd);
 }

@@ -22,7 +22,7 @@ impl Value for DownAllWhenUnstable {
         match self {
             Self::On => "\"on\"".to_owned(),
             Self::Off => "\"off\"".to_owned(),
-            Self::After(patience) => patience.show(),
+            Self::After(time_limit) => time_limit.show(),
         }
     }
 }

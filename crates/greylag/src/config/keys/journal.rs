@@ -5,7 +5,7 @@ use greylag_persistence::OnPoison;
 
 use super::Key;
 use crate::config::given::words;
-use crate::journals::JournalKind;
+use crate::settings::JournalKind;
 
 words!(OnPoison { "fail" => Self::Fail, "skip" => Self::Skip });
 words!(JournalKind {
