@@ -14,9 +14,9 @@ use std::time::Duration;
 use greylag_core::DeadLetterReason;
 
 use crate::behavior::Failure;
-use crate::entity::{Action, EntityCall, Withheld};
 use crate::error::{AppendError, SnapshotError, StateWriteError};
 use crate::journal::Appended;
+use crate::lifecycle::input::{Action, EntityCall, Withheld};
 use crate::persistence_id::PersistenceId;
 
 /// Turns that take longer to encode a snapshot are counted and logged. Source: persistence §2.8.

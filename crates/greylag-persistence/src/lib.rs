@@ -85,6 +85,7 @@ mod event;
 pub mod fuzzing;
 mod idle_timer;
 mod journal;
+mod lifecycle;
 mod marks;
 mod offset;
 mod ownership_proof;
@@ -136,10 +137,7 @@ pub use driver::{
 };
 pub use durable_state::{DurableState, DurableStateSettings, StateSignal};
 pub use effect::Effect;
-pub use entity::{
-    Action, DeletedBy, DroppedCommand, EntityCall, EntityCore, EntityInit, Incarnation, Input, PhaseName, StoreAnswer,
-    StoreCall, Withheld,
-};
+pub use entity::{EntityCore, EntityInit, PhaseName};
 pub use error::{
     AdvanceError, AppendError, ClaimError, CloseError, Corrupt, CorruptKind, DeleteError, OffsetError, QueryError,
     ReadError, RejectReason, SnapshotError, StateRejectReason, StateWriteError, StoreFailure,
@@ -150,6 +148,9 @@ pub use event::{
 };
 pub use idle_timer::IdleTimer;
 pub use journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Scope, Under};
+pub use lifecycle::input::{
+    Action, DeletedBy, DroppedCommand, EntityCall, Incarnation, Input, StoreAnswer, StoreCall, Withheld,
+};
 pub use marks::{Applied, MARK_NAME, MalformedMarks, Mark, MarkLimits, Marks, StreamId};
 pub use offset::{
     MAX_PROJECTION_BYTES, Offset, OffsetCaps, OffsetKind, OwnedSlices, OwnerEpoch, Position, Processed, START_PREFIX,

@@ -4,10 +4,10 @@ use greylag_core::EntityError;
 
 use super::*;
 use crate::behavior::RecoveryFailure;
-use crate::entity::{DroppedCommand, Incarnation, StoreCall};
 use crate::error::{RejectReason, StateRejectReason, StoreFailure};
 use crate::event::{SeqNr, Timestamp};
 use crate::journal::Head;
+use crate::lifecycle::input::{DroppedCommand, Incarnation, StoreCall};
 use crate::snapshot::{NewSnapshot, SnapshotCriteria};
 use crate::state::StateHead;
 

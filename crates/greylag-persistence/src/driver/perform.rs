@@ -4,8 +4,8 @@ use tokio::time::Instant;
 
 use crate::driver::state_store::StateStore;
 use crate::driver::stores::{StatesInUse, Stores};
-use crate::entity::{StoreAnswer, StoreCall};
 use crate::event::Tags;
+use crate::lifecycle::input::{StoreAnswer, StoreCall};
 use crate::state_entity::{StateAnswer, StateCall};
 
 impl StoreCall {

@@ -5,18 +5,22 @@
 //! state that lacks some of them is never saved.
 //! Source: persistence §2.8.
 
-use std::time::Instant;
-
-use super::{Action, DeletedBy, EntityCore, Signal, StoreCall, Withheld, guard};
-use crate::behavior::{DeleteFailure, EventSourced};
+use super::history::History;
+use super::refills::Refills;
+use crate::behavior::{DeleteFailure, EventSourced, Signal};
+use crate::codec::StoredCodec;
+use crate::effect::guard;
 use crate::error::{DeleteError, SnapshotError};
-use crate::event::{Metadata, SeqNr, Timestamp};
+use crate::event::{Metadata, SeqNr, Timestamp, WriterEpoch};
+use crate::lifecycle::input::{DeletedBy, StoreCall};
 use crate::marks::MARK_NAME;
-use crate::snapshot::{NewSnapshot, SnapshotCriteria};
+use crate::persistence_id::PersistenceId;
+use crate::settings::EventSourcedSettings;
+use crate::snapshot::{NewSnapshot, SnapshotCaps, SnapshotCriteria};
 
 /// A snapshot that is being saved.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Saving {
+struct Saving {
     seq_nr: SeqNr,
     /// Whether the snapshot was due by `snapshot_every`; only such a snapshot starts retention.
     by_count: bool,
@@ -24,148 +28,187 @@ pub(super) struct Saving {
 
 /// Progress of retention; one retention at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Retention {
+enum Retention {
     Idle,
     DeletingEvents { upper: SeqNr },
     DeletingSnapshots,
 }
 
-impl<B: EventSourced> EntityCore<B> {
-    pub(super) fn take_snapshot(&mut self, now: Instant, by_count: bool, out: &mut Vec<Action<B::Command>>) {
-        // Skip it: the next snapshot covers the same events.
-        if self.saving.is_some() || self.settings.recovery.read_only || !self.is_whole() {
-            return;
-        }
-        match self.encode_snapshot() {
-            Ok(None) => {}
-            Ok(Some(snapshot)) => {
-                self.saving = Some(Saving { seq_nr: snapshot.seq_nr, by_count });
-                self.call(StoreCall::SaveSnapshot(snapshot), out);
-            }
-            Err(reason) => {
-                out.push(Action::Withheld(Withheld::Snapshot));
-                self.signal_running(now, Signal::SnapshotFailed(self.seq_nr, reason), out);
-            }
-        }
+/// What follows a store's answer: a call, if any, and then the signal.
+pub(super) type Follows = (Option<StoreCall>, Signal);
+
+/// The snapshots of one entity, and what they still need of its events.
+pub(super) struct Snapshots {
+    caps: SnapshotCaps,
+    saving: Option<Saving>,
+    retention: Retention,
+    refills: Refills,
+}
+
+impl Snapshots {
+    pub(super) fn new(caps: SnapshotCaps) -> Self {
+        Self { caps, saving: None, retention: Retention::Idle, refills: Refills::default() }
     }
 
-    /// Whether the state reflects the whole history. A state with gaps must never become the newest snapshot: later
-    /// recoveries would start from it, and retention would delete the events that the state lacks.
-    fn is_whole(&self) -> bool {
-        !self.settings.recovery.skip_replay && !self.partial && self.skipped_events == 0
+    /// Begins an incarnation, which knows of no snapshot yet.
+    pub(super) fn begin(&mut self) {
+        self.refills = Refills::default();
     }
 
-    fn encode_snapshot(&mut self) -> Result<Option<NewSnapshot>, String> {
-        let Some(codec) = &self.codecs.snapshots else { return Ok(None) };
-        let value = guard(|| codec.encode(&self.state))?.map_err(|error| error.to_string())?;
-        let (bytes, max) = (value.payload.len(), self.snapshot_caps.max_bytes);
+    /// Recovery used a snapshot that carries this.
+    pub(super) fn on_recovered(&mut self, refills: Refills) {
+        self.refills = refills;
+    }
+
+    /// Ends with the incarnation: answers to its calls are ignored.
+    pub(super) fn end(&mut self) {
+        self.saving = None;
+        self.retention = Retention::Idle;
+    }
+
+    /// Saves the state, unless a snapshot is being saved: the next one covers the same events. A state that lacks
+    /// events must never become the newest snapshot: later recoveries would start from it, and retention would delete
+    /// the events that the state lacks.
+    ///
+    /// # Errors
+    /// The state cannot be saved.
+    pub(super) fn save<B: EventSourced>(
+        &mut self,
+        by_count: bool,
+        id: &PersistenceId,
+        settings: &EventSourcedSettings,
+        (behavior, codec): (&B, Option<&StoredCodec<B::State>>),
+        history: &History<B::State>,
+    ) -> Result<Option<StoreCall>, String> {
+        let is_whole = !settings.recovery.skip_replay && history.is_whole();
+        if self.saving.is_some() || settings.recovery.read_only || !is_whole {
+            return Ok(None);
+        }
+        let Some(codec) = codec else { return Ok(None) };
+        let snapshot = self.encode(id, behavior, codec, history)?;
+        self.saving = Some(Saving { seq_nr: snapshot.seq_nr, by_count });
+        Ok(Some(StoreCall::SaveSnapshot(snapshot)))
+    }
+
+    fn encode<B: EventSourced>(
+        &mut self,
+        id: &PersistenceId,
+        behavior: &B,
+        codec: &StoredCodec<B::State>,
+        history: &History<B::State>,
+    ) -> Result<NewSnapshot, String> {
+        let (state, seq_nr, marks) = (history.state(), history.seq_nr(), history.marks());
+        let value = guard(|| codec.encode(state))?.map_err(|error| error.to_string())?;
+        let (bytes, max) = (value.payload.len(), self.caps.max_bytes);
         if bytes > max {
             return Err(SnapshotError::TooLarge { bytes, max }.to_string());
         }
-        let replay_from = guard(|| self.behavior.replay_from(&self.state))?;
-        self.refills.note(self.seq_nr, replay_from);
+        let replay_from = guard(|| behavior.replay_from(state))?;
+        self.refills.note(seq_nr, replay_from);
         let mut metadata = Metadata::new();
         self.refills.write(&mut metadata);
-        if !self.marks.is_empty() {
+        if !marks.is_empty() {
             // Save the whole map: retention may delete the events that hold its marks next.
-            metadata.insert(MARK_NAME.to_owned(), self.marks.encode());
+            metadata.insert(MARK_NAME.to_owned(), marks.encode());
         }
-        Ok(Some(NewSnapshot {
-            id: self.id.clone(),
-            seq_nr: self.seq_nr,
+        Ok(NewSnapshot {
+            id: id.clone(),
+            seq_nr,
             codec_id: value.codec_id,
             manifest: value.manifest,
             schema_version: value.schema_version,
             payload: value.payload,
             metadata,
-        }))
+        })
     }
 
-    pub(super) fn on_snapshot_saved(
+    pub(super) fn on_saved(
         &mut self,
-        now: Instant,
+        id: &PersistenceId,
+        settings: &EventSourcedSettings,
+        epoch: WriterEpoch,
         seq_nr: SeqNr,
         saved: Result<Timestamp, SnapshotError>,
-        out: &mut Vec<Action<B::Command>>,
-    ) {
+    ) -> Follows {
         let by_count = self.saving.take().is_some_and(|saving| saving.seq_nr == seq_nr && saving.by_count);
         match saved {
             Ok(_) => {
-                if by_count {
-                    self.begin_retention(seq_nr, out);
-                }
-                self.signal_running(now, Signal::SnapshotCompleted(seq_nr), out);
+                let call = if by_count { self.begin_retention(id, settings, epoch, seq_nr) } else { None };
+                (call, Signal::SnapshotCompleted(seq_nr))
             }
-            Err(error) => self.signal_running(now, Signal::SnapshotFailed(seq_nr, error.to_string()), out),
+            Err(error) => (None, Signal::SnapshotFailed(seq_nr, error.to_string())),
         }
     }
 
-    fn begin_retention(&mut self, seq_nr: SeqNr, out: &mut Vec<Action<B::Command>>) {
+    fn begin_retention(
+        &mut self,
+        id: &PersistenceId,
+        settings: &EventSourcedSettings,
+        epoch: WriterEpoch,
+        seq_nr: SeqNr,
+    ) -> Option<StoreCall> {
         if self.retention != Retention::Idle {
-            return;
+            return None;
         }
-        let latest_only = self.snapshot_caps.latest_only;
-        let upper = if latest_only { seq_nr } else { self.settings.retention_upper(seq_nr) };
+        let latest_only = self.caps.latest_only;
+        let upper = if latest_only { seq_nr } else { settings.retention_upper(seq_nr) };
         if upper.is_zero() {
-            return;
+            return None;
         }
         self.refills.forget_before(upper);
         // A kept snapshot may need events of before its own number, for a refill.
         let deletable = self.refills.deletable(upper);
-        if self.settings.delete_events && !deletable.is_zero() {
+        if settings.delete_events && !deletable.is_zero() {
             self.retention = Retention::DeletingEvents { upper };
-            let (id, epoch, by) = (self.id.clone(), self.epoch, DeletedBy::Retention);
-            self.call(StoreCall::DeleteEvents { id, epoch, to: deletable, by }, out);
-        } else if !latest_only {
-            // If events are deleted too, recovery still needs the snapshot exactly at `upper`.
-            let last = if self.settings.delete_events { upper.previous() } else { upper };
-            if !last.is_zero() {
-                self.delete_snapshots(last, out);
-            }
+            let by = DeletedBy::Retention;
+            return Some(StoreCall::DeleteEvents { id: id.clone(), epoch, to: deletable, by });
         }
+        if latest_only {
+            return None;
+        }
+        // If events are deleted too, recovery still needs the snapshot exactly at `upper`.
+        let last = if settings.delete_events { upper.previous() } else { upper };
+        (!last.is_zero()).then(|| self.delete_snapshots(id, last))
     }
 
-    fn delete_snapshots(&mut self, upper: SeqNr, out: &mut Vec<Action<B::Command>>) {
+    fn delete_snapshots(&mut self, id: &PersistenceId, upper: SeqNr) -> StoreCall {
         self.retention = Retention::DeletingSnapshots;
-        let criteria = SnapshotCriteria::up_to(upper);
-        self.call(StoreCall::DeleteSnapshots { id: self.id.clone(), criteria }, out);
+        StoreCall::DeleteSnapshots { id: id.clone(), criteria: SnapshotCriteria::up_to(upper) }
     }
 
     pub(super) fn on_events_deleted(
         &mut self,
-        now: Instant,
+        id: &PersistenceId,
         to: SeqNr,
         by: DeletedBy,
         deleted: Result<SeqNr, DeleteError>,
-        out: &mut Vec<Action<B::Command>>,
-    ) {
+    ) -> Follows {
+        let mut call = None;
         if let (DeletedBy::Retention, Retention::DeletingEvents { upper }) = (by, self.retention) {
             self.retention = Retention::Idle;
             // Recovery still needs the snapshot exactly at `upper`.
             let below = upper.previous();
-            if deleted.is_ok() && !self.snapshot_caps.latest_only && !below.is_zero() {
-                self.delete_snapshots(below, out);
+            if deleted.is_ok() && !self.caps.latest_only && !below.is_zero() {
+                call = Some(self.delete_snapshots(id, below));
             }
         }
         let signal = match deleted {
             Ok(effective) => Signal::DeleteEventsCompleted(effective),
             Err(error) => Signal::DeleteEventsFailed(to, DeleteFailure::Store(error)),
         };
-        self.signal_running(now, signal, out);
+        (call, signal)
     }
 
     pub(super) fn on_snapshots_deleted(
         &mut self,
-        now: Instant,
         criteria: SnapshotCriteria,
         deleted: Result<(), SnapshotError>,
-        out: &mut Vec<Action<B::Command>>,
-    ) {
+    ) -> Follows {
         self.retention = Retention::Idle;
         let signal = match deleted {
             Ok(()) => Signal::DeleteSnapshotsCompleted(criteria),
             Err(error) => Signal::DeleteSnapshotsFailed(criteria, error),
         };
-        self.signal_running(now, signal, out);
+        (None, signal)
     }
 }

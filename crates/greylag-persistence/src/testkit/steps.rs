@@ -16,10 +16,10 @@ use crate::behavior::Failure;
 use crate::codec::EncodedValue;
 use crate::driver::InMemoryJournal;
 use crate::driver::stores::Journal;
-use crate::entity::machine::Machine;
-use crate::entity::{Action, Input, Withheld};
 use crate::event::{EventKind, Metadata, NewEvent, SeqNr, Tags, WriterUuid};
 use crate::journal::{Append, Claim, Under};
+use crate::lifecycle::input::{Action, Input, Withheld};
+use crate::lifecycle::machine::Machine;
 use crate::persistence_id::PersistenceId;
 
 /// Far more steps than any command takes; only a behaviour that sends itself messages for ever exceeds the limit.
