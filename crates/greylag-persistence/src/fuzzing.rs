@@ -4,8 +4,8 @@
 
 use bytes::Bytes;
 
-use crate::event::Timestamp;
-use crate::marks::{Mark, Marks, StreamId};
+use crate::contract::records::event::Timestamp;
+use crate::entities::marks::{Mark, Marks, StreamId};
 
 /// Decodes the mark of an event, and the marks of a snapshot. Decoding, encoding and decoding again gives the same
 /// value.

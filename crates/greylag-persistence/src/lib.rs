@@ -67,120 +67,108 @@
 //! implement [`Journal`], [`SnapshotStore`], [`StateStore`] and [`OffsetStore`], and prove it by the kit
 //! in `tck` (feature `tck`).
 
-mod background_work;
-mod behavior;
-mod breaker;
-mod checksum;
-mod codec;
-mod counters;
-mod ctx;
+mod contract;
 pub mod driver;
-mod durable_state;
-mod effect;
-mod entity;
-mod error;
-mod event;
+mod entities;
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-mod idle_timer;
-mod journal;
-mod marks;
-mod offset;
-mod ownership_proof;
-mod persisted;
-mod persistence_id;
-mod projection;
-mod query;
-mod replay_filter;
-mod settings;
-mod snapshot;
-mod state;
-mod state_effect;
-mod state_entity;
-mod state_testkit;
+mod reading;
 #[cfg(feature = "tck")]
 pub mod tck;
-mod testkit;
-mod timer_name;
-mod tracker;
+mod transfer;
 
-pub use background_work::{Message, Pace, Request, Work, WorkNo};
-pub use behavior::{DeleteFailure, EventMeta, EventSourced, Failure, FencedBy, RecoveryFailure, RecoveryStep, Signal};
-pub use breaker::{
+pub use contract::breaker::{
     Admission, Breaker, BreakerEffect, BreakerInput, BreakerMode, BreakerSettings, BreakerStats, Breakers, CallOutcome,
     IN_DOUBT_RETENTION, InDoubtWrites,
 };
-pub use codec::{
-    AsIs, ByCodec, EncodedValue, EventSeq, IntoStored, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster,
+pub use contract::driver::faulty::{
+    FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, JournalOp, OffsetOp, SnapshotOp, StateOp, StoreFault,
 };
-pub use counters::{EntityCounters, EntityStats, EntityTally, SLOW_ENCODING};
-pub use ctx::{BlockingPoolFull, CannotSuspend, Ctx, Host, HostRequests, SharedHost};
-pub use driver::copy;
-pub use driver::hints::Hints;
-pub use driver::offset_store::OffsetStore;
-pub use driver::projection::{
-    BoxError, ProjectionHandle, ProjectionHandler, ProjectionStatus, TransactionalHandler, run_projection,
-    run_transactional,
-};
-pub use driver::query_store::EventQueries;
-pub use driver::read_journal::{Events, History, Ids, ReadJournal};
-pub use driver::state_store::StateStore;
-pub use driver::store_returns::StoreReturns;
-pub use driver::stores::{Journal, SnapshotStore, StatesInUse, Stores};
-pub use driver::transfer::{Export, HistoryPart, Import, ImportError};
-pub use driver::{
-    AppendFault, FaultyJournal, FaultyOffsets, FaultySnapshots, FaultyStates, Guarded, InMemoryArchive,
-    InMemoryChanges, InMemoryJournal, InMemoryOffsets, InMemoryQueries, InMemorySnapshots, InMemoryStates, JournalOp,
-    OffsetOp, RecoveryPermit, RecoveryPermits, SnapshotOp, StateOp, StoreFault, StoreProbe,
-};
-pub use durable_state::{DurableState, DurableStateSettings, StateSignal};
-pub use effect::Effect;
-pub use entity::{
-    Action, DeletedBy, DroppedCommand, EntityCall, EntityCore, EntityInit, Incarnation, Input, PhaseName, StoreAnswer,
-    StoreCall, Withheld,
-};
-pub use error::{
+pub use contract::driver::guarded::Guarded;
+pub use contract::driver::journal_store::{Journal, SnapshotStore};
+pub use contract::driver::memory::changes::InMemoryChanges;
+pub use contract::driver::memory::offsets::InMemoryOffsets;
+pub use contract::driver::memory::queries::InMemoryQueries;
+pub use contract::driver::memory::states::InMemoryStates;
+pub use contract::driver::memory::{AppendFault, InMemoryJournal, InMemorySnapshots};
+pub use contract::driver::offset_store::OffsetStore;
+pub use contract::driver::query_store::EventQueries;
+pub use contract::driver::state_store::StateStore;
+pub use contract::driver::store_returns::StoreReturns;
+pub use contract::error::{
     AdvanceError, AppendError, ClaimError, CloseError, Corrupt, CorruptKind, DeleteError, OffsetError, QueryError,
     ReadError, RejectReason, SnapshotError, StateRejectReason, StateWriteError, StoreFailure,
 };
-pub use event::{
-    EventKind, MAX_MANIFEST_BYTES, MAX_TAG_BYTES, MAX_TAGS, Metadata, NewEvent, SeqNr, StoredEvent, Tags, Timestamp,
-    WriterEpoch, WriterUuid,
-};
-pub use idle_timer::IdleTimer;
-pub use journal::{Append, Appended, Caps, Claim, Head, Health, Page, ReadRange, Scope, Under};
-pub use marks::{Applied, MARK_NAME, MalformedMarks, Mark, MarkLimits, Marks, StreamId};
-pub use offset::{
+pub use contract::head::{Claim, Head, Under};
+pub use contract::history_part::{HistoryPart, ImportError};
+pub use contract::journal::{Append, Appended, Caps, Health, Page, ReadRange};
+pub use contract::offset::{
     MAX_PROJECTION_BYTES, Offset, OffsetCaps, OffsetKind, OwnedSlices, OwnerEpoch, Position, Processed, START_PREFIX,
     is_projection_name,
 };
-pub use persisted::{EventCodecs, Persisted, StateCodec};
-pub use persistence_id::{
+pub use contract::query::{Cursor, EventPage, EventsOf, FoundEvent, PageQuery, QueryCaps, Shows, Visible};
+pub use contract::records::codec::{
+    AsIs, ByCodec, EncodedValue, EventSeq, IntoStored, StoredCodec, StoredDecodeError, UnreadableRecord, Upcaster,
+};
+pub use contract::records::event::{
+    EventKind, MAX_MANIFEST_BYTES, MAX_TAG_BYTES, MAX_TAGS, Metadata, NewEvent, SeqNr, StoredEvent, Tags, Timestamp,
+    WriterEpoch, WriterUuid,
+};
+pub use contract::records::persistence_id::{
     InvalidPersistenceId, InvalidSliceCount, MAX_ID_BYTES, PersistenceId, SEPARATOR, SLICES, slice_ranges,
 };
-pub use projection::{
-    Guarantee, HandleError, OnPoison, Projection, ProjectionAnswer, ProjectionEffect, ProjectionEnd, ProjectionId,
-    ProjectionInput, ProjectionSettings, ProjectionStats,
+pub use contract::records::revision::{Revision, StateHead};
+pub use contract::records::snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
+pub use contract::records::state::{ChangesOf, StateCaps, StateChange, StateWrite, StoredState, Verdict};
+pub use contract::scope::Scope;
+pub use contract::settings::{Backoff, SettingsError};
+pub use entities::behavior::durable_state::{DurableState, DurableStateSettings, StateEffect, StateSignal};
+pub use entities::behavior::event_sourced::{Effect, EventMeta, EventSourced};
+pub use entities::behavior::failure::{DeleteFailure, Failure, FencedBy, RecoveryFailure, RecoveryStep};
+pub use entities::behavior::persisted::{EventCodecs, Persisted, StateCodec};
+pub use entities::behavior::signal::Signal;
+pub use entities::context::background_work::{Message, Pace, Request, Work, WorkNo};
+pub use entities::context::ctx::{BlockingPoolFull, CannotSuspend, Ctx, Host, HostRequests, SharedHost};
+pub use entities::context::idle_timer::IdleTimer;
+pub use entities::context::timer_name::{NotInfluence, TimerName};
+pub use entities::counters::{EntityCounters, EntityStats, EntityTally, SLOW_ENCODING};
+pub use entities::driver::permits::{RecoveryPermit, RecoveryPermits};
+pub use entities::driver::store_probe::StoreProbe;
+pub use entities::driver::stores::{StatesInUse, Stores};
+pub use entities::entity::replay_filter::{ReplayFilterMode, ReplayFilterSettings, WritersOverlap};
+pub use entities::entity::{EntityCore, EntityInit, PhaseName};
+pub use entities::lifecycle::input::{
+    Action, DeletedBy, DroppedCommand, EntityCall, Incarnation, Input, StoreAnswer, StoreCall, Withheld,
 };
-pub use query::{
-    BacktrackingSettings, ConsumerId, Cursor, Envelope, EnvelopeError, EventPage, EventSource, EventsOf, Feed,
-    FeedEffect, FeedInput, Follower, FollowerEffect, FollowerInput, FoundEvent, PageQuery, QueryCaps, QuerySettings,
-    SharedAnswer, SharedReader, SharedReaderEffect, SharedReaderInput, SharingSettings, Shows, Visible,
+pub use entities::marks::{Applied, MARK_NAME, MalformedMarks, Mark, MarkLimits, Marks, StreamId};
+pub use entities::settings::{
+    EventSourcedSettings, OnFailure, OnUnknownEvent, Recovery, SnapshotFailurePolicy, StashOverflow,
 };
-pub use replay_filter::{ReplayFilterMode, ReplayFilterSettings, WritersOverlap};
-pub use settings::{
-    Backoff, EventSourcedSettings, OnFailure, OnUnknownEvent, Recovery, SettingsError, SnapshotFailurePolicy,
-    StashOverflow,
-};
-pub use snapshot::{NewSnapshot, Snapshot, SnapshotCaps, SnapshotCriteria};
-pub use state::{ChangesOf, Revision, StateCaps, StateChange, StateHead, StateWrite, StoredState, Verdict};
-pub use state_effect::StateEffect;
-pub use state_entity::{StateAnswer, StateCall, StateEntityCore, StateEntityInit, StatePhase};
-pub use state_testkit::{StateOutcome, StateTestKit};
-pub use testkit::{CommandOutcome, EntityTestKit};
-pub use timer_name::{NotInfluence, TimerName};
-pub use tracker::{
+pub use entities::state_entity::{StateAnswer, StateCall, StateEntityCore, StateEntityInit, StatePhase};
+pub use entities::state_testkit::{StateOutcome, StateTestKit};
+pub use entities::testkit::{CommandOutcome, EntityTestKit};
+pub use entities::tracker::{
     DeliveryAttempt, DeliveryId, DeliveryTracker, DeliveryTrackerSettings, Tracked, TrackerEffect, TrackerInput,
     TrackerSnapshot, UnconfirmedWarning,
 };
+pub use reading::driver::hints::Hints;
+pub use reading::driver::projection::{
+    BoxError, ProjectionHandle, ProjectionHandler, ProjectionStatus, TransactionalHandler, run_projection,
+    run_transactional,
+};
+pub use reading::driver::read_journal::{Events, History, Ids, ReadJournal};
+pub use reading::projection::{
+    Guarantee, HandleError, OnPoison, Projection, ProjectionAnswer, ProjectionEffect, ProjectionEnd, ProjectionId,
+    ProjectionInput, ProjectionSettings, ProjectionStats,
+};
+pub use reading::query::envelope::{Envelope, EnvelopeError, EventSource};
+pub use reading::query::feed::{Feed, FeedEffect, FeedInput};
+pub use reading::query::follower::{Follower, FollowerEffect, FollowerInput};
+pub use reading::query::settings::{BacktrackingSettings, QuerySettings, SharingSettings};
+pub use reading::query::shared_reader::{
+    ConsumerId, SharedAnswer, SharedReader, SharedReaderEffect, SharedReaderInput,
+};
+pub use transfer::driver::copy;
+pub use transfer::driver::memory::InMemoryArchive;
+pub use transfer::driver::records::{Export, Import};

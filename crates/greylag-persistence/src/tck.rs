@@ -20,34 +20,16 @@
 //!
 //! The kit needs no runtime of its own: run it in the runtime that the backend needs. Source: persistence §4.5.
 
-mod changes;
-mod crash;
-mod factories;
-mod harness;
-mod journal;
-mod journal_fence;
-mod journal_read;
-mod journal_write;
-mod offsets;
-mod projecting;
-mod queries;
-mod snapshots;
-mod states;
-mod streams;
-mod transfer;
-mod writer;
-mod writers;
-
-pub use changes::changes;
-pub use crash::{CrashFactory, CrashStores, crash};
-pub use factories::{
-    ChangeFactory, JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory, StateFactory, TransferFactory,
+pub use crate::contract::tck::crash::{CrashFactory, CrashStores, crash};
+pub use crate::contract::tck::factories::{
+    ChangeFactory, JournalFactory, OffsetFactory, QueryFactory, SnapshotFactory, StateFactory,
 };
-pub use harness::{Flags, Outcome, Report};
-pub use journal::journal;
-pub use offsets::offsets;
-pub use queries::queries;
-pub use snapshots::snapshots;
-pub use states::states;
-pub use transfer::transfer;
-pub use writers::writers;
+pub use crate::contract::tck::harness::{Flags, Outcome, Report};
+pub use crate::contract::tck::journal::journal;
+pub use crate::contract::tck::offsets::offsets;
+pub use crate::contract::tck::snapshots::snapshots;
+pub use crate::contract::tck::states::states;
+pub use crate::contract::tck::writers::writers;
+pub use crate::reading::tck::changes::changes;
+pub use crate::reading::tck::queries::queries;
+pub use crate::transfer::tck::{TransferFactory, transfer};

@@ -1,0 +1,18 @@
+//! The contract of the stores: nouns, traits and errors, the stores in memory, and the kit that checks a backend.
+//!
+//! Nothing here knows an entity, a projection or a reader. [`records`] are what stores keep; [`driver`] holds the traits
+//! that a backend implements, with the stores in memory, and the guard and the faults that go around any store.
+
+pub(crate) mod breaker;
+pub(crate) mod driver;
+pub(crate) mod error;
+pub(crate) mod head;
+pub(crate) mod history_part;
+pub(crate) mod journal;
+pub(crate) mod offset;
+pub(crate) mod query;
+pub(crate) mod records;
+pub(crate) mod scope;
+pub(crate) mod settings;
+#[cfg(feature = "tck")]
+pub(crate) mod tck;
