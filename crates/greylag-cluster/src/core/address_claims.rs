@@ -17,15 +17,16 @@ use std::time::{Duration, Instant};
 
 use greylag_core::{NodeAddress, UniqueAddress};
 
-use super::{ClusterCore, Effect, Life, LogLevel};
-use crate::event::{ClusterEvent, Proof};
+use super::state::State;
+use super::{Effect, LogLevel};
+use crate::event::ClusterEvent;
 use crate::gossip::Gossip;
 use crate::health::HeldAddress;
-use crate::member::{Member, MemberStatus};
+use crate::member::MemberStatus;
+use crate::members::Members;
 use crate::message::Message;
 use crate::reachability::Status;
-use crate::sabotage::Sabotage;
-use crate::view::MembershipView;
+use crate::settings::ProofOfDeath;
 
 /// Least time between two warnings about one claimant.
 const WARN_INTERVAL: Duration = Duration::from_secs(60);
@@ -110,98 +111,19 @@ impl AddressClaims {
     }
 }
 
-impl ClusterCore {
-    /// The members at an address.
-    fn members_at<'a>(&'a self, address: &'a NodeAddress) -> impl Iterator<Item = &'a Member> {
-        self.gossip.members.values().filter(move |member| member.address.address() == address)
-    }
-
-    /// The member at the address of `peer` that `peer`, which is no member itself, cannot have replaced.
-    fn holder_against(&self, peer: &UniqueAddress, host_id: Option<&str>) -> Option<UniqueAddress> {
-        let policy = self.settings.proof_of_death;
-        let mut there = self.members_at(peer.address());
-        let holder = there.find(|member| !policy.replacers(member.host_id.as_ref()).include(host_id));
-        holder.map(|member| member.address.clone())
-    }
-
-    /// Whether the sender claims the address of a member and sends anything but a request to join. Source: cluster T15.
-    pub(super) fn is_claim_of_more_than_a_join(&self, from: &UniqueAddress, message: &Message) -> bool {
-        !matches!(message, Message::InitJoin { .. } | Message::Join { .. })
-            && !self.gossip.members.contains_key(from)
-            && self.members_at(from.address()).next().is_some()
-    }
-
-    /// Handles a Join from the address of a member, which changes nothing. If the joiner can have replaced the member,
-    /// this node dials the address to learn which process runs there; if not, it does not dial. Source: cluster M25.
-    pub(super) fn on_join_at_held_address(&mut self, now: Instant, joiner: &Member, out: &mut Vec<Effect>) {
-        let from = &joiner.address;
-        match self.holder_against(from, joiner.host_id.as_deref()) {
-            None => {
-                out.push(Effect::AskWho(from.address().clone()));
-                self.send(from.clone(), Message::JoinDeferred { retry_after: self.deferred_retry() }, out);
-            }
-            Some(_) if self.omits(Sabotage::MovedName) => {
-                self.down_at_once(now, from, out);
-                self.send(from.clone(), Message::JoinDeferred { retry_after: self.deferred_retry() }, out);
-            }
-            Some(holder) => self.on_address_held(now, holder, from.clone(), out),
-        }
-    }
-
-    /// Sabotage that scenario 76 must notice: downs a member because its name was heard elsewhere.
-    fn down_at_once(&mut self, now: Instant, joiner: &UniqueAddress, out: &mut Vec<Effect>) {
-        let mut gossip = Gossip::clone(&self.gossip);
-        let holders: Vec<UniqueAddress> = self.members_at(joiner.address()).map(|m| m.address.clone()).collect();
-        for holder in &holders {
-            gossip.reachability.set(&self.node, holder, Status::Terminated);
-        }
-        gossip.members.update(|member| {
-            let goes = holders.contains(&member.address) && member.status != MemberStatus::Down;
-            goes.then(|| member.in_status(MemberStatus::Down))
-        });
-        if gossip != *self.gossip {
-            self.change(now, gossip, out);
-            self.gossip_to_many(out);
-        }
-    }
-
-    /// Handles the answer of a process to a dial: the process has replaced those members at its address that named the
-    /// same host. Source: cluster S20 (a).
-    pub(super) fn on_dial_other(
-        &mut self,
-        now: Instant,
-        peer: &UniqueAddress,
-        host_id: Option<&str>,
-        out: &mut Vec<Effect>,
-    ) {
-        let policy = self.settings.proof_of_death;
-        let others = self.members_at(peer.address()).filter(|member| member.address != *peer && !member.dead);
-        let replaced = others.filter(|member| policy.replacers(member.host_id.as_ref()).include(host_id));
-        let replaced: Vec<UniqueAddress> = replaced.map(|member| member.address.clone()).collect();
-        self.prove_dead(now, &replaced, Proof::Restarted, out);
-    }
-
-    /// Dials each address that two members share, to learn which process runs there: a replaced member goes; one that
-    /// was not replaced is judged like every member. Leaders do this, converged or not. Source: cluster M10.
-    pub(super) fn ask_shared_addresses(&mut self, out: &mut Vec<Effect>) {
-        let alive = self.gossip.members.values().filter(|member| !member.dead && member.status != MemberStatus::Down);
-        let alive: Vec<&UniqueAddress> = alive.map(|member| &member.address).collect();
-        let pairs = alive.windows(2).filter(|pair| pair[0].address() == pair[1].address());
-        let shared: BTreeSet<&NodeAddress> = pairs.map(|pair| pair[0].address()).collect();
-        out.extend(shared.into_iter().cloned().map(Effect::AskWho));
-    }
-
+impl AddressClaims {
     /// Logs that a process waits for the removal of the member that holds its address.
-    pub(super) fn on_address_held(
+    pub(super) fn on_held(
         &mut self,
         now: Instant,
         holder: UniqueAddress,
         claimant: UniqueAddress,
+        state: &State,
         out: &mut Vec<Effect>,
     ) {
-        let Some(member) = self.gossip.members.get(&holder) else { return };
+        let Some(member) = state.gossip().members.get(&holder) else { return };
         let status = member.status;
-        let ClaimReport { event, warning } = self.address_claims.hear(now, holder.clone(), claimant.clone());
+        let ClaimReport { event, warning } = self.hear(now, holder.clone(), claimant.clone());
         if warning {
             let text = format!(
                 "{claimant} is heard at the address of {holder}, which is a member ({status}), and cannot have \
@@ -215,40 +137,74 @@ impl ClusterCore {
         }
     }
 
-    /// Notes that a member holds the address of this process: a cluster exists, and this process waits for the removal
-    /// of that member. Source: cluster M24.
-    pub(super) fn on_own_address_held(
+    /// Notes that a member holds the address of this process, which waits for the removal of that member. Source:
+    /// cluster M24.
+    pub(super) fn on_own_held(
         &mut self,
         now: Instant,
         by: &NodeAddress,
         holder: UniqueAddress,
+        node: &UniqueAddress,
         detail: &str,
         out: &mut Vec<Effect>,
     ) {
-        if holder.address() != self.node.address() || !matches!(self.life, Life::Idle | Life::Joining(_)) {
-            return;
-        }
-        self.foreign_clusters.heard_of_cluster = true;
-        if self.address_claims.hear_own(now, holder) {
-            let text = format!("{by} does not let {} join yet: {detail}", self.node);
+        if self.hear_own(now, holder) {
+            let text = format!("{by} does not let {node} join yet: {detail}");
             out.push(Effect::Log(LogLevel::Warn, text));
         }
     }
 
-    /// Tells the transport which members hold which addresses, and forgets claims that no longer matter.
-    pub(super) fn tell_holders(&mut self, old: &MembershipView, out: &mut Vec<Effect>) {
-        if old.members == self.view.members {
-            return;
-        }
-        let members = &self.view.members;
-        self.address_claims.claims.retain(|holder, _| members.contains_key(holder));
+    /// Forgets claims that no longer matter to these members.
+    pub(super) fn on_members(&mut self, members: &Members) {
+        self.claims.retain(|holder, _| members.contains_key(holder));
         if !members.is_empty() {
-            self.address_claims.own = None;
-        }
-        if !self.omits(Sabotage::MovedName) {
-            out.push(Effect::Holders(self.view.members.clone()));
+            self.own = None;
         }
     }
+}
+
+/// Whether the sender claims the address of a member and sends anything but a request to join. Source: cluster T15.
+pub(super) fn is_claim_of_more_than_a_join(state: &State, from: &UniqueAddress, message: &Message) -> bool {
+    !matches!(message, Message::InitJoin { .. } | Message::Join { .. })
+        && !state.is_member(from)
+        && state.members_at(from.address()).next().is_some()
+}
+
+/// The members that a process has replaced, which answered a dial at their address: those that named the same host.
+/// Source: cluster S20 (a).
+pub(super) fn replaced_by(
+    state: &State,
+    peer: &UniqueAddress,
+    host_id: Option<&str>,
+    policy: ProofOfDeath,
+) -> Vec<UniqueAddress> {
+    let others = state.members_at(peer.address()).filter(|member| member.address != *peer && !member.dead);
+    let replaced = others.filter(|member| policy.replacers(member.host_id.as_ref()).include(host_id));
+    replaced.map(|member| member.address.clone()).collect()
+}
+
+/// The addresses that two living members share. A leader dials each, converged or not, to learn which process runs
+/// there: a replaced member goes; one that was not replaced is judged like every member. Source: cluster M10.
+pub(super) fn shared_addresses(gossip: &Gossip) -> BTreeSet<NodeAddress> {
+    let alive = gossip.members.values().filter(|member| !member.dead && member.status != MemberStatus::Down);
+    let alive: Vec<&UniqueAddress> = alive.map(|member| &member.address).collect();
+    let pairs = alive.windows(2).filter(|pair| pair[0].address() == pair[1].address());
+    pairs.map(|pair| pair[0].address().clone()).collect()
+}
+
+/// Sabotage that scenario 76 must notice: the state in which the members at the joiner's address are Down, because
+/// their name was heard elsewhere. `None` if that is no change.
+pub(super) fn downed_for(state: &State, joiner: &UniqueAddress) -> Option<Gossip> {
+    let mut gossip = Gossip::clone(state.gossip());
+    let holders: Vec<UniqueAddress> = state.members_at(joiner.address()).map(|m| m.address.clone()).collect();
+    for holder in &holders {
+        gossip.reachability.set(state.node(), holder, Status::Terminated);
+    }
+    gossip.members.update(|member| {
+        let goes = holders.contains(&member.address) && member.status != MemberStatus::Down;
+        goes.then(|| member.in_status(MemberStatus::Down))
+    });
+    (gossip != **state.gossip()).then_some(gossip)
 }
 
 #[cfg(test)]

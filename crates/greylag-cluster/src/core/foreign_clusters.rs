@@ -17,14 +17,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use greylag_core::{NodeAddress, UniqueAddress};
-use rand::Rng;
 
-use super::{ClusterCore, Effect, Life, LogLevel};
+use super::{Effect, LogLevel};
 use crate::event::ClusterEvent;
+use crate::gossip::Gossip;
 use crate::health::ForeignCluster;
 use crate::message::{Island, Message};
-use crate::settings::OnForeignCluster;
-use crate::shutdown::ShutdownReason;
 
 /// The time between two rounds of questions in a young cluster, and between two log lines about one foreign cluster.
 const PROBE_INTERVAL: Duration = Duration::from_secs(10);
@@ -47,7 +45,7 @@ pub(super) struct ForeignClusters {
     /// For each address whose Hello named a cluster: the newest process, and the cluster.
     hellos: BTreeMap<NodeAddress, (UniqueAddress, u128)>,
     /// Whether this node heard of a cluster before it belonged to one: then it never forms one (cluster M24).
-    pub(super) heard_of_cluster: bool,
+    heard_of_cluster: bool,
     leads_since: Option<Instant>,
     probe_at: Option<Instant>,
     met: Option<(Instant, ForeignCluster)>,
@@ -161,167 +159,115 @@ impl ForeignClusters {
     }
 }
 
-impl ClusterCore {
-    pub(super) fn on_peer_handshake(
-        &mut self,
-        now: Instant,
-        peer: &UniqueAddress,
-        cluster_id: Option<u128>,
-        out: &mut Vec<Effect>,
-    ) {
-        self.foreign_clusters.note_hello(peer, cluster_id);
-        if cluster_id.is_some() && matches!(self.life, Life::Idle | Life::Joining(_)) {
-            self.foreign_clusters.heard_of_cluster = true;
-        }
-        if let Some(theirs) = self.foreign_cluster_of(peer) {
-            self.meet_foreign(now, theirs, None, out);
+/// Asking other clusters, and reporting them.
+impl ForeignClusters {
+    /// Whether this node heard of a cluster before it belonged to one: then it never forms one (cluster M24).
+    pub(super) fn heard_of_cluster(&self) -> bool {
+        self.heard_of_cluster
+    }
+
+    /// Notes that a cluster exists, while this node belongs to none.
+    pub(super) fn on_heard_of_cluster(&mut self) {
+        self.heard_of_cluster = true;
+    }
+
+    /// Notes a Hello, heard by a node that belongs to a cluster or not.
+    pub(super) fn on_hello(&mut self, peer: &UniqueAddress, cluster_id: Option<u128>, belongs: bool) {
+        self.note_hello(peer, cluster_id);
+        if cluster_id.is_some() && !belongs {
+            self.heard_of_cluster = true;
         }
     }
 
-    /// The other cluster that this process belongs to.
-    fn foreign_cluster_of(&self, peer: &UniqueAddress) -> Option<u128> {
-        let (known, id) = self.foreign_clusters.hellos.get(peer.address())?;
-        (known == peer && matches!(self.life, Life::Member) && *id != self.gossip.cluster_id).then_some(*id)
-    }
-
-    /// Whether to refuse this message because its sender belongs to another cluster. Messages that two clusters must
-    /// exchange pass.
-    pub(super) fn refuses(
-        &mut self,
-        now: Instant,
-        from: &UniqueAddress,
-        message: &Message,
-        out: &mut Vec<Effect>,
-    ) -> bool {
-        let Some(theirs) = self.foreign_cluster_of(from) else { return false };
-        match message {
-            Message::IslandProbe { .. } | Message::IslandProbeAnswer { .. } => false,
-            Message::GossipEnvelope { gossip, .. } => {
-                self.meet_foreign(now, theirs, u32::try_from(gossip.members.len()).ok(), out);
-                true
-            }
-            _ => {
-                self.meet_foreign(now, theirs, None, out);
-                true
-            }
-        }
+    /// The cluster that this process belongs to, if it is not `own`, this node's.
+    pub(super) fn other_cluster_of(&self, peer: &UniqueAddress, own: u128) -> Option<u128> {
+        let (known, id) = self.hellos.get(peer.address())?;
+        (known == peer && *id != own).then_some(*id)
     }
 
     /// Reports another cluster of this name at once, and again every few seconds.
-    pub(super) fn meet_foreign(&mut self, now: Instant, theirs: u128, size: Option<u32>, out: &mut Vec<Effect>) {
-        let Some(size) = self.foreign_clusters.note_size(now, theirs, size) else { return };
+    pub(super) fn on_met(
+        &mut self,
+        now: Instant,
+        theirs: u128,
+        size: Option<u32>,
+        own: &Gossip,
+        out: &mut Vec<Effect>,
+    ) {
+        let Some(size) = self.note_size(now, theirs, size) else { return };
         let met = ForeignCluster { cluster_id: theirs, size };
-        self.foreign_clusters.met = Some((now, met));
+        self.met = Some((now, met));
         let size = met.size.map_or_else(|| "an unknown number of".to_owned(), |size| size.to_string());
         let text = format!(
             "another cluster of this name exists: {theirs:032x} with {size} members, ours is {:032x} with {}; \
              end one of the two (see on_foreign_cluster)",
-            self.gossip.cluster_id,
-            self.gossip.members.len()
+            own.cluster_id,
+            own.members.len()
         );
         out.push(Effect::Log(LogLevel::Error, text));
         out.push(Effect::Publish(ClusterEvent::ForeignClusterDetected { theirs, size: met.size }));
     }
 
-    fn island(&self) -> Island {
-        let size = u32::try_from(self.gossip.members.len()).unwrap_or(u32::MAX);
-        Island { cluster_id: self.gossip.cluster_id, size }
-    }
-
-    pub(super) fn tick_foreign_clusters(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let (Some(since), Some(due)) = (self.foreign_clusters.leads_since, self.foreign_clusters.probe_at) else {
-            return;
-        };
+    /// The seed nodes to ask now, all but this node. For `young_for` after this node became the leader it asks often.
+    pub(super) fn on_tick(&mut self, now: Instant, young_for: Duration, own: &NodeAddress) -> Vec<NodeAddress> {
+        let (Some(since), Some(due)) = (self.leads_since, self.probe_at) else { return Vec::new() };
         if due > now {
-            return;
+            return Vec::new();
         }
-        let young = now.saturating_duration_since(since) < self.settings.island_probe_duration;
-        self.foreign_clusters.probe_at = Some(now + if young { PROBE_INTERVAL } else { LATER_PROBE_INTERVAL });
-        let seeds = self.foreign_clusters.seeds.iter().filter(|seed| *seed != self.node.address());
-        for seed in seeds.cloned().collect::<Vec<_>>() {
-            self.probe_island(now, seed, None, out);
-        }
+        let young = now.saturating_duration_since(since) < young_for;
+        self.probe_at = Some(now + if young { PROBE_INTERVAL } else { LATER_PROBE_INTERVAL });
+        self.seeds.iter().filter(|seed| *seed != own).cloned().collect()
     }
 
     /// Asks which cluster an address belongs to; only the answer to this question counts, and only once.
-    fn probe_island(
-        &mut self,
-        now: Instant,
-        to: NodeAddress,
-        verifies: Option<(Island, Island)>,
-        out: &mut Vec<Effect>,
-    ) {
-        let (asked, nonce) = (self.island(), self.rng.next_u64());
-        self.foreign_clusters.probed.ask(now, to.clone(), Asked { at: now, nonce: Some(nonce), own: asked, verifies });
+    pub(super) fn ask(&mut self, now: Instant, to: NodeAddress, question: Question, out: &mut Vec<Effect>) {
+        let Question { own: asked, nonce, verifies } = question;
+        self.probed.ask(now, to.clone(), Asked { at: now, nonce: Some(nonce), own: asked, verifies });
         out.push(Effect::Send { to: to.into(), message: Message::IslandProbe { asked, nonce } });
     }
 
-    /// Answers the question, and asks the same in turn: the question itself proves nothing, since any process may claim
-    /// any size.
-    pub(super) fn on_island_probe(
-        &mut self,
-        now: Instant,
-        from: &UniqueAddress,
-        asked: Island,
-        nonce: u64,
-        out: &mut Vec<Effect>,
-    ) {
-        if !matches!(self.life, Life::Member) || self.is_leaving_for_good() {
-            return;
-        }
-        let own = self.island();
-        self.send(from.clone(), Message::IslandProbeAnswer { asked, own, nonce }, out);
-        if own.cluster_id != asked.cluster_id && self.foreign_clusters.probed.may_ask(now, from.address()) {
-            self.probe_island(now, from.address().clone(), Some((own, asked)), out);
-        }
+    /// Whether to ask the process in turn that asked this node: the question itself proves nothing, since any process
+    /// may claim any size.
+    pub(super) fn asks_in_turn(&self, now: Instant, from: &UniqueAddress, own: Island, asked: Island) -> bool {
+        own.cluster_id != asked.cluster_id && self.probed.may_ask(now, from.address())
     }
 
-    pub(super) fn on_island_probe_answer(
+    /// Handles an answer to a question of this node, which belongs to the cluster `ours`. Returns both clusters as one
+    /// exchange shows them, if the answer completes one.
+    pub(super) fn on_answer(
         &mut self,
-        now: Instant,
         from: &UniqueAddress,
+        ours: u128,
         asked: Island,
         own: Island,
         nonce: u64,
-        out: &mut Vec<Effect>,
-    ) {
-        if !matches!(self.life, Life::Member) {
-            return;
-        }
-        let Some(verified) = self.foreign_clusters.probed.take_answered(from.address(), asked, nonce) else { return };
-        if asked.cluster_id != self.gossip.cluster_id || own.cluster_id == asked.cluster_id {
-            return;
+    ) -> Option<(Island, Island)> {
+        let verified = self.probed.take_answered(from.address(), asked, nonce)?;
+        if asked.cluster_id != ours || own.cluster_id == asked.cluster_id {
+            return None;
         }
         match verified {
             // Use the numbers of one exchange on both sides, so that not both end; if a cluster told two sizes, the
             // smaller counts.
             Some((ours, theirs)) if theirs.cluster_id == own.cluster_id => {
-                self.decide_by_size(now, ours, Island { size: theirs.size.min(own.size), ..theirs }, out);
+                Some((ours, Island { size: theirs.size.min(own.size), ..theirs }))
             }
-            Some(_) => {}
-            None => self.decide_by_size(now, asked, own, out),
+            Some(_) => None,
+            None => Some((asked, own)),
         }
     }
+}
 
-    /// Decides by the numbers of one exchange alone, since the other side decides by the same numbers.
-    fn decide_by_size(&mut self, now: Instant, ours: Island, theirs: Island, out: &mut Vec<Effect>) {
-        self.meet_foreign(now, theirs.cluster_id, Some(theirs.size), out);
-        let ends = self.settings.on_foreign_cluster == OnForeignCluster::LeaveIfSmaller
-            && ours.yields_to(theirs)
-            && self.downed.is_none()
-            && !self.trust.holds(now);
-        if ends {
-            out.push(Effect::Log(
-                LogLevel::Error,
-                "this cluster is smaller than the foreign one; all its members are downed".to_owned(),
-            ));
-            self.become_downed(ShutdownReason::SmallerCluster, out);
-            // Down self last: this node tells the others before it ends.
-            let mut all: Vec<UniqueAddress> = self.gossip.members.keys().cloned().collect();
-            all.sort_by_key(|member| *member == self.node);
-            self.down(now, &all, out);
-        }
-    }
+/// A question to another cluster.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Question {
+    /// The id and size of this node's cluster.
+    pub(super) own: Island,
+    /// The number by which the answer is known.
+    pub(super) nonce: u64,
+    /// The exchange that the question only verifies: this node's own island in its answer to the asker, and the asker's
+    /// island.
+    pub(super) verifies: Option<(Island, Island)>,
 }
 
 #[cfg(test)]

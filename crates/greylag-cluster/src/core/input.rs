@@ -228,3 +228,10 @@ pub enum Effect {
     /// Write to the log.
     Log(LogLevel, String),
 }
+
+impl Effect {
+    /// The sending of a message to a process.
+    pub(super) fn send(to: UniqueAddress, message: Message) -> Self {
+        Self::Send { to: to.into(), message }
+    }
+}

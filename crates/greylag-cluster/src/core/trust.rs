@@ -1,4 +1,4 @@
-//! Decides whether this node may trust its own view: detects pauses of the process, and handles their consequences.
+//! Decides whether this node may trust its own view after a pause of the process.
 //!
 //! A process that stood still must not blame its peers for the silence, and must not decide in the first seconds after
 //! it woke. If it stood still for long, it may have been removed meanwhile: then it distrusts itself (is *suspect*)
@@ -9,12 +9,10 @@ use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
-use super::{ClusterCore, Effect, Life, LogLevel, Standing};
-use crate::event::ClusterEvent;
-use crate::gossip::Gossip;
-use crate::heartbeat::HeartbeatInput;
-use crate::member::MemberStatus;
-use crate::settings::ClusterSettings;
+use super::Standing;
+use super::state::State;
+use crate::member::{Member, MemberStatus};
+use crate::settings::{ClusterSettings, FailureDetectorSettings};
 
 /// This node's trust in itself.
 #[derive(Debug)]
@@ -100,125 +98,115 @@ impl SelfTrust {
         }
         false
     }
-}
 
-impl ClusterCore {
-    /// Detects that this process stood still, by a heartbeat round that is far too late.
-    pub(super) fn notice_pause(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        if !matches!(self.life, Life::Member) {
-            return;
-        }
-        let lag = self.heartbeat.lag(now).max(now.saturating_duration_since(self.rounds.reaper_at));
-        let detector = &self.settings.failure_detector;
+    /// Notes how late the latest round is. Returns true if the process stood still; then no decision is due for a while.
+    pub(super) fn on_lag(&mut self, now: Instant, lag: Duration, detector: &FailureDetectorSettings) -> bool {
         let interval = detector.heartbeat_interval;
         if lag <= detector.local_pause_threshold {
             if lag > interval {
-                self.trust.lagged_at = Some(now);
+                self.lagged_at = Some(now);
             }
-            return;
+            return false;
         }
         // Do not defer marks beyond this: a pause gives every peer its whole time again. If marks were deferred twice,
         // a losing side would end after the winning side's margin (cluster F10, G1).
-        self.trust.hold_until = Some(now + 3 * interval);
-        self.tell_heartbeat(now, HeartbeatInput::Paused, out);
-        // Mark no peer unreachable on this tick.
-        self.rounds.reaper_at = self.rounds.reaper_at.max(now + self.settings.unreachable_nodes_reaper_interval);
-        out.push(Effect::Log(LogLevel::Warn, format!("process paused for {lag:?}")));
-        out.push(Effect::Publish(ClusterEvent::LocalPause(lag)));
-        let long = self.settings.stable_after();
-        if (lag > long || self.trust.silence(now) > long) && !self.is_alone() {
-            let already = self.trust.is_suspect();
-            if !already {
-                out.push(Effect::Publish(ClusterEvent::SelfSuspect));
-            }
-            // A short stop of a node that is suspect already does not renew the suspicion, or a host that stops now and
-            // then would never end.
-            if !already || lag > long {
-                self.trust.suspect_since = Some(now);
-                self.trust.exchanged.clear();
-            }
-        }
-        if !self.is_alone() {
-            // Change the version without a change of content: gossip that shows it proves that its sender has heard
-            // this process since it woke.
-            self.change(now, Gossip::clone(&self.gossip), out);
-            self.trust.spoke_at = self.gossip.version.count(&self.node);
-        }
+        self.hold_until = Some(now + 3 * interval);
+        true
     }
 
-    /// Publishes the node's standing before the step's other effects: at each tick, whenever it changes, and when the
-    /// node becomes a member, since singletons and shards may start in that same step.
-    pub(super) fn publish_standing(&mut self, now: Instant, ticked: bool, begin: usize, out: &mut Vec<Effect>) {
-        let standing = match self.life {
-            Life::Ended => Standing::Ended,
-            _ if self.trust.is_suspect() || self.downed.is_some() => Standing::Held,
-            Life::Member => Standing::Trusted,
-            Life::Idle | Life::Joining(_) => return,
-        };
-        if ticked || self.trust.published != Some(standing) {
-            self.trust.published = Some(standing);
-            out.insert(begin, Effect::Ticked { at: now, standing });
+    /// Distrusts this node, which is not alone, if it stood still or heard no member for more than `long`. Returns true
+    /// if it trusted itself before.
+    pub(super) fn on_pause(&mut self, now: Instant, lag: Duration, long: Duration) -> bool {
+        if lag <= long && self.silence(now) <= long {
+            return false;
         }
+        let already = self.is_suspect();
+        // A short stop of a node that is suspect already does not renew the suspicion, or a host that stops now and
+        // then would never end.
+        if !already || lag > long {
+            self.suspect_since = Some(now);
+            self.exchanged.clear();
+        }
+        !already
     }
 
-    /// Whether no other living member is left that could have removed this node.
-    fn is_alone(&self) -> bool {
-        self.gossip.members.values().all(|member| member.address == self.node || member.dead)
+    /// Notes this node's own version after a pause.
+    pub(super) fn on_spoken(&mut self, version: u64) {
+        self.spoke_at = version;
     }
 
-    /// Notes an exchange of gossip. This node is trusted again after an exchange with a member that trusts itself, or
-    /// with enough members that they and this node are the majority. Gossip that waited in a socket while this process
-    /// slept is no exchange: its sender may have removed this node since. `heard` is how many changes of this node the
-    /// gossip knows.
-    pub(super) fn note_exchange(
+    /// Notes an exchange of gossip. Returns true if it ends the suspicion: after an exchange with a member that trusts
+    /// itself, or with enough members that they and this node are the majority. Gossip that waited in a socket while
+    /// this process slept is no exchange: its sender may have removed this node since. `heard` is how many changes of
+    /// this node the gossip knows.
+    pub(super) fn on_exchange(
         &mut self,
         now: Instant,
         from: &UniqueAddress,
         heard: u64,
         suspect: bool,
-        out: &mut Vec<Effect>,
-    ) {
-        if heard < self.trust.spoke_at {
-            return;
+        state: &State,
+    ) -> bool {
+        if heard < self.spoke_at {
+            return false;
         }
-        self.trust.last_exchange_at = now;
-        if !self.trust.is_suspect() {
-            return;
+        self.last_exchange_at = now;
+        if !self.is_suspect() {
+            return false;
         }
-        self.trust.exchanged.insert(from.clone());
-        let counted = |member: &&crate::member::Member| {
+        self.exchanged.insert(from.clone());
+        let counted = |member: &&Member| {
             !matches!(
                 member.status,
                 MemberStatus::Joining | MemberStatus::WeaklyUp | MemberStatus::Down | MemberStatus::Exiting
             )
         };
-        let total = self.gossip.members.values().filter(counted).count();
-        let with_us = self.gossip.members.values().filter(counted);
-        let with_us = with_us.filter(|m| m.address == self.node || self.trust.exchanged.contains(&m.address)).count();
-        let confirmed = !suspect && self.view.is_reachable(from);
-        if confirmed || 2 * with_us > total {
-            self.become_trusted(now, out);
-        }
+        let total = state.gossip().members.values().filter(counted).count();
+        let with_us = state.gossip().members.values().filter(counted);
+        let with_us = with_us.filter(|m| m.address == *state.node() || self.exchanged.contains(&m.address)).count();
+        let confirmed = !suspect && state.view().is_reachable(from);
+        confirmed || 2 * with_us > total
     }
 
-    fn become_trusted(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        self.trust.suspect_since = None;
-        self.trust.exchanged.clear();
-        self.refresh(now, out);
-        if self.downed.is_none() {
-            out.push(Effect::Publish(ClusterEvent::SelfTrusted));
-        }
+    /// Ends the suspicion.
+    pub(super) fn on_confirmed(&mut self) {
+        self.suspect_since = None;
+        self.exchanged.clear();
     }
 
-    pub(super) fn check_trust(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let Some(since) = self.trust.suspect_since else { return };
-        if self.is_alone() {
-            self.become_trusted(now, out);
-        } else if now.saturating_duration_since(since) >= self.settings.stable_after() && self.downed.is_none() {
-            let text = "no other member confirms this node after its pause; it ends".to_owned();
-            out.push(Effect::Log(LogLevel::Warn, text));
-            let node = self.node.clone();
-            self.down(now, &[node], out);
+    /// How long this node has distrusted itself.
+    pub(super) fn suspect_for(&self, now: Instant) -> Option<Duration> {
+        self.suspect_since.map(|since| now.saturating_duration_since(since))
+    }
+
+    /// Whether to publish this standing: at each tick, and whenever it changes.
+    pub(super) fn publishes(&mut self, standing: Standing, ticked: bool) -> bool {
+        let publishes = ticked || self.published != Some(standing);
+        if publishes {
+            self.published = Some(standing);
         }
+        publishes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cluster F9, F10: a long stop makes a node suspect; a short stop of a suspect node does not renew the suspicion.
+    #[test]
+    fn a_short_stop_does_not_renew_the_suspicion() {
+        let begin = Instant::now();
+        let at = |seconds: u64| begin + Duration::from_secs(seconds);
+        let (long, short) = (Duration::from_secs(20), Duration::from_secs(5));
+        let mut trust = SelfTrust::new(begin);
+        assert!(!trust.on_pause(at(5), short, long), "short, and a member was heard lately");
+        assert!(trust.on_pause(at(30), Duration::from_secs(21), long), "it stood still for long");
+        assert!(!trust.on_pause(at(40), short, long), "suspect already");
+        assert_eq!(trust.suspect_for(at(41)), Some(Duration::from_secs(11)));
+        trust.on_pause(at(70), Duration::from_secs(21), long);
+        assert_eq!(trust.suspect_for(at(71)), Some(Duration::from_secs(1)), "a long stop begins it anew");
+        trust.on_confirmed();
+        assert!(!trust.is_suspect());
     }
 }

@@ -4,12 +4,12 @@ use greylag_transport::QuarantineReason;
 
 use super::*;
 use crate::app_version::AppVersion;
-use crate::core::{Command, Input};
+use crate::core::{ClusterCore, Command, Input};
 use crate::event::Proof;
 use crate::gossip::Gossip;
 use crate::member::Member;
 use crate::reachability::Status;
-use crate::settings::{ClusterSettings, SbrSettings};
+use crate::settings::SbrSettings;
 
 fn node(name: char) -> UniqueAddress {
     format!("{name}:1#{}", name as u32).parse().unwrap()

@@ -1,12 +1,9 @@
-use std::time::Duration;
-
 use super::*;
 use crate::app_version::AppVersion;
-use crate::core::{Command, Input};
-use crate::gossip::Gossip;
+use crate::core::{ClusterCore, Command, Input};
 use crate::member::{Member, MemberStatus};
 use crate::message::PROTOCOL;
-use crate::settings::ClusterSettings;
+use crate::reachability::Status;
 use crate::side_by_side::STEPS;
 
 const MEMBERS: u64 = 1000;
