@@ -12,14 +12,14 @@ use rand_chacha::ChaCha8Rng;
 
 use super::Effect;
 use super::state::State;
-use crate::event::ClusterEvent;
-use crate::gossip::{Gossip, Merged};
-use crate::member_subset::MemberSubset;
-use crate::message::Message;
+use crate::gossip::shared::Shared;
+use crate::gossip::state::{Gossip, Merged};
+use crate::gossip::stats::{GossipStats, IgnoredGossip};
+use crate::gossip::version::{Relation, VectorVersion};
+use crate::membership::event::ClusterEvent;
+use crate::membership::member_subset::MemberSubset;
+use crate::membership::message::Message;
 use crate::settings::ClusterSettings;
-use crate::shared::Shared;
-use crate::stats::{GossipStats, IgnoredGossip};
-use crate::version::{Relation, VectorVersion};
 
 /// Number of members that get urgent news directly; the others get it by ordinary gossip.
 pub(super) const URGENT_FAN_OUT: usize = 20;

@@ -10,11 +10,11 @@ use greylag_core::UniqueAddress;
 
 use super::state::State;
 use super::{Effect, LogLevel};
-use crate::gossip::{Blockers, Gossip};
-use crate::member::{Member, MemberStatus};
-use crate::reachability::Status;
+use crate::gossip::reachability::Status;
+use crate::gossip::state::{Blockers, Gossip};
+use crate::membership::member::{Member, MemberStatus};
+use crate::membership::view::{MembershipView, Tombstone};
 use crate::settings::ClusterSettings;
-use crate::view::{MembershipView, Tombstone};
 
 /// The rounds of a leader.
 #[derive(Debug)]

@@ -9,9 +9,9 @@
 use std::time::{Duration, Instant};
 
 use super::Standing;
-use super::join::JoinProcess;
+use super::joining::join::JoinProcess;
 use super::state::State;
-use crate::shutdown::ShutdownReason;
+use crate::membership::shutdown::ShutdownReason;
 
 /// Leader ticks for which a Down node spreads the news before it ends.
 const DOWNED_TICKS: u32 = 4;

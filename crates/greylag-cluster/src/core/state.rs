@@ -8,14 +8,14 @@ use std::sync::Arc;
 use greylag_core::{NodeAddress, UniqueAddress};
 
 use super::{Effect, LogLevel};
-use crate::event::{ClusterEvent, diff};
-use crate::gossip::{Blockers, ConfirmedExits, Gossip};
-use crate::member::{Member, MemberStatus};
-use crate::message::Island;
-use crate::reachability::{Reachability, Status};
+use crate::gossip::reachability::{Reachability, Status};
+use crate::gossip::shared::Shared;
+use crate::gossip::state::{Blockers, ConfirmedExits, Gossip};
+use crate::membership::event::{ClusterEvent, diff};
+use crate::membership::member::{Member, MemberStatus};
+use crate::membership::message::Island;
+use crate::membership::view::MembershipView;
 use crate::settings::ProofOfDeath;
-use crate::shared::Shared;
-use crate::view::MembershipView;
 
 /// This node's knowledge of the cluster.
 #[derive(Debug)]

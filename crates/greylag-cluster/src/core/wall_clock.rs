@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::counter_bounds::CounterBounds;
+use crate::gossip::counter_bounds::CounterBounds;
 
 /// The wall clock, in ms since 1970, at some instant.
 #[derive(Debug, Clone, Copy)]

@@ -11,19 +11,19 @@ use greylag_transport::{DialFailure, RejectCode};
 use rand::Rng;
 
 use super::ClusterCore;
-use crate::core::address_claims;
-use crate::core::foreign_clusters::Question;
-use crate::core::join::{JoinProcess, Next};
+use crate::core::joining::address_claims;
+use crate::core::joining::foreign_clusters::Question;
+use crate::core::joining::join::{JoinProcess, Next};
 use crate::core::{Effect, LogLevel};
+use crate::error::seed_report::SeedAnswer;
 use crate::error::{JoinError, JoinRejection};
-use crate::gossip::Gossip;
-use crate::member::Member;
-use crate::message::{CheckedConfig, Island, Message, PROTOCOL};
-use crate::sabotage::Sabotage;
-use crate::seed_report::SeedAnswer;
+use crate::gossip::state::Gossip;
+use crate::gossip::stats::IgnoredGossip;
+use crate::membership::member::Member;
+use crate::membership::message::{CheckedConfig, Island, Message, PROTOCOL};
+use crate::membership::shutdown::ShutdownReason;
 use crate::settings::OnForeignCluster;
-use crate::shutdown::ShutdownReason;
-use crate::stats::IgnoredGossip;
+use crate::testing::sabotage::Sabotage;
 
 /// How long a joiner waits while its older incarnation is taken out (cluster M25).
 const DEFERRED_RETRY: Duration = Duration::from_secs(1);

@@ -15,21 +15,23 @@ use greylag_transport::QuarantineReason;
 
 use super::ClusterCore;
 use crate::core::exchange::{self, URGENT_FAN_OUT};
-use crate::core::{Effect, LogLevel, address_claims, deaths, leader};
+use crate::core::failure::deaths;
+use crate::core::joining::address_claims;
+use crate::core::{Effect, LogLevel, leader};
+use crate::detector::proof::{ProofEffect, ProofInput};
 use crate::downing::DownCommand;
 use crate::error::JoinRejection;
-use crate::event::{ClusterEvent, Proof};
-use crate::gossip::{Blockers, Gossip};
-use crate::member::{Member, MemberStatus};
-use crate::message::Message;
-use crate::proof::{ProofEffect, ProofInput};
-use crate::reachability::Status;
-use crate::sabotage::Sabotage;
-use crate::shared::Shared;
-use crate::shutdown::ShutdownReason;
-use crate::singleton::lease::LeaseOutcome;
-use crate::stats::IgnoredGossip;
-use crate::version::{Relation, VectorVersion};
+use crate::gossip::reachability::Status;
+use crate::gossip::shared::Shared;
+use crate::gossip::state::{Blockers, Gossip};
+use crate::gossip::stats::IgnoredGossip;
+use crate::gossip::version::{Relation, VectorVersion};
+use crate::membership::event::{ClusterEvent, Proof};
+use crate::membership::member::{Member, MemberStatus};
+use crate::membership::message::Message;
+use crate::membership::shutdown::ShutdownReason;
+use crate::singleton::lease_outcome::LeaseOutcome;
+use crate::testing::sabotage::Sabotage;
 
 /// The exchange of gossip.
 impl ClusterCore {
