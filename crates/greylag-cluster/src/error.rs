@@ -1,11 +1,13 @@
 //! Errors, split by what a caller can do about them.
 
+pub(crate) mod seed_report;
+
 use std::borrow::Cow;
 
 use greylag_core::{InvalidAddress, NodeAddress, UniqueAddress};
 
-use crate::seed_report::SeedReport;
-use crate::shutdown::ShutdownReason;
+use crate::error::seed_report::SeedReport;
+use crate::membership::shutdown::ShutdownReason;
 
 /// A setting that cannot be used.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]

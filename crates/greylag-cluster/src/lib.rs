@@ -63,19 +63,19 @@
 //! [`SingletonProxy`], [`SingletonHost`]) hold no socket, clock or task; [`Cluster`] runs them over a
 //! [`Remoting`](greylag_transport::Remoting).
 
-mod app_version;
 mod bootstrap;
 mod core;
-mod dead_list;
 mod detector;
 mod downing;
 mod driver;
 mod error;
-mod event;
-#[cfg(any(test, feature = "fuzzing"))]
-#[doc(hidden)]
-pub mod fuzzing;
-mod member_subset;
+mod gossip;
+mod membership;
+mod settings;
+mod singleton;
+mod testing;
+mod wire;
+
 #[allow(missing_docs, clippy::all, unreachable_pub)]
 mod generated {
     include!("generated/greylag.cluster.v1.rs");
@@ -84,47 +84,22 @@ mod generated {
 mod generated_watch {
     include!("generated/greylag.watch.v1.rs");
 }
-mod counter_bounds;
-mod gossip;
-mod health;
-mod heartbeat;
-mod holders;
-mod member;
-mod members;
-mod message;
-mod phi;
-mod places;
-mod proof;
-mod reachability;
-mod ring;
-mod sabotage;
-mod sbr;
-mod seed_report;
-mod seen;
-mod settings;
-mod shared;
-mod shutdown;
-mod side_by_side;
-mod singleton;
-mod stats;
-#[cfg(feature = "tck")]
-pub mod tck;
-mod version;
-mod view;
-mod wire;
 
 /// The resolver's strategies as pure functions: they decide which side of a partition survives.
 pub mod strategy {
-    pub use crate::sbr::{
+    pub use crate::downing::sbr::{
         AllBecause, Picture, Record, Resolution, Ruling, SeenBy, Why, common_node, decide, explain, resolve,
     };
 }
 
 pub use crate::core::{ClusterCore, Command, Effect, Input, LogLevel, Standing};
-pub use app_version::{AppVersion, InvalidAppVersion};
 pub use bootstrap::{Bootstrap, BootstrapEffect, BootstrapInput, BootstrapMessage, BootstrapSettings};
-pub use dead_list::{DeadList, DeadListError};
-pub use detector::{CustomDetector, Deadline, DetectorKind, FailureDetector};
+pub use detector::dead_list::{DeadList, DeadListError};
+pub use detector::heartbeat::{HeartbeatCore, HeartbeatEffect, HeartbeatInput};
+pub use detector::proof::{DIAL_SPACING, ProofEffect, ProofInput, Proofs};
+pub use detector::ring::Ring;
+pub use detector::{CustomDetector, Deadline, DetectorKind, FailureDetector, FailureDetectorSettings, PhiAccrual};
+pub use downing::sbr::Sbr;
 pub use downing::{
     CustomDowning, DownCommand, DowningContext, DowningDecision, DowningInput, DowningProvider, Verdict,
 };
@@ -138,35 +113,36 @@ pub use driver::{
     SingletonRef, SingletonSendError, StopToken, Target,
 };
 pub use driver::{ChildWitness, FileWitness};
+pub use error::seed_report::{SeedAnswer, SeedReport};
 pub use error::{ConfigError, JoinError, JoinRejection, MemberError, SingletonError, StartError, Terminated};
-pub use event::{ClusterEvent, EventKind, InitialState, Proof, diff};
-pub use gossip::{Blockers, ConfirmedExits, Gossip, Merged};
-pub use health::{ForeignCluster, Health, HeldAddress};
-pub use heartbeat::{HeartbeatCore, HeartbeatEffect, HeartbeatInput};
-pub use member::{Member, MemberStatus};
-pub use members::Members;
-pub use message::{CheckedConfig, Island, Message, PROTOCOL};
-pub use phi::PhiAccrual;
-pub use proof::{DIAL_SPACING, ProofEffect, ProofInput, Proofs};
-pub use reachability::{Reachability, Record, Status};
-pub use ring::Ring;
-#[doc(hidden)]
-pub use sabotage::Sabotage;
-pub use sbr::Sbr;
-pub use seed_report::{SeedAnswer, SeedReport};
-pub use seen::Seen;
+pub use gossip::reachability::{Reachability, Record, Status};
+pub use gossip::seen::Seen;
+pub use gossip::shared::Shared;
+pub use gossip::state::{Blockers, ConfirmedExits, Gossip, Merged};
+pub use gossip::stats::{GossipStats, IgnoredGossip};
+pub use gossip::version::{Relation, VectorVersion};
+pub use membership::app_version::{AppVersion, InvalidAppVersion};
+pub use membership::event::{ClusterEvent, EventKind, InitialState, Proof, diff};
+pub use membership::health::{ForeignCluster, Health, HeldAddress};
+pub use membership::member::{Member, MemberStatus};
+pub use membership::members::Members;
+pub use membership::message::{CheckedConfig, Island, Message, PROTOCOL};
+pub use membership::shutdown::{Phase, ShutdownReason};
+pub use membership::view::{MembershipView, Tombstone};
 pub use settings::{
-    ClusterSettings, CoordinatedShutdownSettings, DownAllWhenUnstable, Downing, FailureDetectorSettings,
-    InvalidStrategy, OnForeignCluster, ProofOfDeath, RemovalMargin, SbrSettings, SingletonProxySettings,
-    SingletonSettings, Strategy, parse_seed_nodes,
+    ClusterSettings, CoordinatedShutdownSettings, DownAllWhenUnstable, Downing, InvalidStrategy, OnForeignCluster,
+    ProofOfDeath, RemovalMargin, SbrSettings, SingletonProxySettings, SingletonSettings, Strategy, parse_seed_nodes,
 };
-pub use shared::Shared;
-pub use shutdown::{Phase, ShutdownReason};
 pub use singleton::host::{HostEffect, HostInput, SingletonHost};
-pub use singleton::lease::LeaseOutcome;
-pub use singleton::manager::{ManagerEffect, ManagerInput, ManagerState, SingletonManager};
+pub use singleton::lease_outcome::LeaseOutcome;
+pub use singleton::manager::SingletonManager;
+pub use singleton::manager::signals::{ManagerEffect, ManagerInput, ManagerState};
 pub use singleton::proxy::{ProxyEffect, ProxyInput, SingletonProxy};
 pub use singleton::{Kind, ProxyMessage, SingletonMessage};
-pub use stats::{GossipStats, IgnoredGossip};
-pub use version::{Relation, VectorVersion};
-pub use view::{MembershipView, Tombstone};
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub use testing::fuzzing;
+#[doc(hidden)]
+pub use testing::sabotage::Sabotage;
+#[cfg(feature = "tck")]
+pub use testing::tck;

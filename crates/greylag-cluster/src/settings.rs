@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use greylag_core::NodeAddress;
 
-use crate::app_version::AppVersion;
-use crate::detector::DetectorKind;
+use crate::detector::FailureDetectorSettings;
 use crate::downing::CustomDowning;
 use crate::driver::Clock;
 use crate::driver::lease::{LeaseSettings, Leases};
 use crate::error::{ConfigError, JoinError};
-use crate::sabotage::Sabotage;
-use crate::shutdown::Phase;
+use crate::membership::app_version::AppVersion;
+use crate::membership::shutdown::Phase;
+use crate::testing::sabotage::Sabotage;
 
 mod check;
 mod downing;
@@ -228,69 +228,6 @@ impl ClusterSettings {
             },
             RemovalMargin::Off => Duration::ZERO,
             RemovalMargin::Fixed(margin) => margin,
-        }
-    }
-}
-
-/// Settings of the failure detector. Source: cluster F1 to F9.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FailureDetectorSettings {
-    /// The kind of detector that judges the silence of a peer. Default phi-accrual.
-    pub kind: DetectorKind,
-    /// The time between heartbeats. Default 1 s.
-    pub heartbeat_interval: Duration,
-    /// The suspicion from which a peer counts as unavailable. Default 8.
-    pub threshold: f64,
-    /// Intervals remembered per peer. Default 1 000.
-    pub max_sample_size: usize,
-    /// The least deviation assumed. Default 100 ms.
-    pub min_std_deviation: Duration,
-    /// Silence added to the expected arrival before suspicion rises, to tolerate short delays. Default 3 s.
-    pub acceptable_heartbeat_pause: Duration,
-    /// A peer that never answered counts as heard once after this long, so that its silence is detected. Default 1 s.
-    pub expected_response_after: Duration,
-    /// How many peers each node watches. Default 9.
-    pub monitored_by_nr_of_members: usize,
-    /// A tick that is later than this means that this process stood still; the node then accuses no peer. Default 2 s.
-    pub local_pause_threshold: Duration,
-}
-
-impl Default for FailureDetectorSettings {
-    fn default() -> Self {
-        Self {
-            kind: DetectorKind::Phi,
-            heartbeat_interval: Duration::from_secs(1),
-            threshold: 8.0,
-            max_sample_size: 1000,
-            min_std_deviation: Duration::from_millis(100),
-            acceptable_heartbeat_pause: Duration::from_secs(3),
-            expected_response_after: Duration::from_secs(1),
-            monitored_by_nr_of_members: 9,
-            local_pause_threshold: Duration::from_secs(2),
-        }
-    }
-}
-
-impl FailureDetectorSettings {
-    /// The time that any wait for a stable picture must cover: detecting a silent peer and spreading the news of it.
-    /// Source: cluster S4.
-    pub fn detection(&self) -> Duration {
-        self.acceptable_heartbeat_pause + self.expected_response_after + 3 * self.heartbeat_interval
-    }
-
-    /// How long a tick of this node permits running user code.
-    /// Source: cluster F9.
-    pub fn tick_counts_for(&self) -> Duration {
-        self.local_pause_threshold + self.heartbeat_interval
-    }
-
-    /// Faster settings, for tests on one machine; the acceptable pause stays long enough for a loaded machine.
-    pub fn test() -> Self {
-        Self {
-            heartbeat_interval: Duration::from_millis(100),
-            acceptable_heartbeat_pause: Duration::from_secs(2),
-            expected_response_after: Duration::from_millis(200),
-            ..Self::default()
         }
     }
 }

@@ -15,6 +15,7 @@
 
 pub(crate) mod host;
 pub(crate) mod lease;
+pub(crate) mod lease_outcome;
 pub(crate) mod manager;
 pub(crate) mod proxy;
 

@@ -13,19 +13,19 @@ use bytes::Bytes;
 use greylag_core::{DecodeError, NodeAddress, Uid, UniqueAddress};
 use prost::Message as _;
 
-use crate::app_version::AppVersion;
 use crate::error::JoinRejection;
 use crate::generated as pb;
-use crate::gossip::Gossip;
-use crate::member::{DEFAULT_DC, Member, MemberStatus};
-use crate::members::Members;
-use crate::message::{Island, Message};
-use crate::places::Places;
-use crate::reachability::{Reachability, Record, Status};
-use crate::seen::Seen;
+use crate::gossip::reachability::{Reachability, Record, Status};
+use crate::gossip::seen::Seen;
+use crate::gossip::state::Gossip;
+use crate::gossip::version::VectorVersion;
+use crate::membership::app_version::AppVersion;
+use crate::membership::member::{DEFAULT_DC, Member, MemberStatus};
+use crate::membership::members::Members;
+use crate::membership::message::{Island, Message};
+use crate::membership::places::Places;
+use crate::membership::view::Tombstone;
 use crate::singleton::{Kind, ProxyMessage, SingletonMessage};
-use crate::version::VectorVersion;
-use crate::view::Tombstone;
 
 /// The manifest of [`SingletonMessage`].
 pub(crate) const SINGLETON: &str = "cluster.singleton";
@@ -37,6 +37,21 @@ const MAX_HOST_ID: usize = 256;
 
 /// The fault of a message; the caller adds its manifest.
 type Malformed = &'static str;
+
+impl Message {
+    /// Encodes the message; its manifest travels beside it.
+    pub fn to_bytes(&self) -> Bytes {
+        encode(self)
+    }
+
+    /// Decodes the bytes of [`Message::to_bytes`], by the message's [`Message::manifest`].
+    ///
+    /// # Errors
+    /// The manifest is unknown, or the bytes are no such message.
+    pub fn from_bytes(manifest: &str, bytes: Bytes) -> Result<Self, DecodeError> {
+        decode(manifest, bytes)
+    }
+}
 
 /// Writes a message.
 pub(crate) fn encode(message: &Message) -> Bytes {

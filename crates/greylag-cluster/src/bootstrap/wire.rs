@@ -63,6 +63,6 @@ mod tests {
     fn damaged_messages_are_read_or_refused() {
         let examples = [BootstrapMessage::Ask, BootstrapMessage::Vote { ballot: 300 }];
         let examples = examples.map(|message| encode(message).to_vec());
-        greylag_testkit::mutations::damaged(&examples, 20_000, 4, crate::fuzzing::bootstrap);
+        greylag_testkit::mutations::damaged(&examples, 20_000, 4, crate::testing::fuzzing::bootstrap);
     }
 }

@@ -9,14 +9,14 @@ use std::time::Instant;
 use greylag_core::{DeadLetterReason, NodeAddress, UniqueAddress};
 use greylag_transport::{Destination, DialFailure, QuarantineReason, RejectCode};
 
-use crate::app_version::AppVersion;
 use crate::error::JoinError;
-use crate::event::ClusterEvent;
-use crate::members::Members;
-use crate::message::Message;
-use crate::shutdown::ShutdownReason;
-use crate::singleton::lease::LeaseOutcome;
-use crate::view::MembershipView;
+use crate::membership::app_version::AppVersion;
+use crate::membership::event::ClusterEvent;
+use crate::membership::members::Members;
+use crate::membership::message::Message;
+use crate::membership::shutdown::ShutdownReason;
+use crate::membership::view::MembershipView;
+use crate::singleton::lease_outcome::LeaseOutcome;
 
 /// A request of a user, or of the driver's shutdown, to the membership.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -227,4 +227,11 @@ pub enum Effect {
     },
     /// Write to the log.
     Log(LogLevel, String),
+}
+
+impl Effect {
+    /// The sending of a message to a process.
+    pub(super) fn send(to: UniqueAddress, message: Message) -> Self {
+        Self::Send { to: to.into(), message }
+    }
 }

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Longest single wait on a timer, and so the most by which a wait ends late after a suspension.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -118,6 +118,20 @@ fn system_now() -> Instant {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 fn system_now() -> Instant {
     Instant::now()
+}
+
+/// Milliseconds since 1970, by the clock of this host.
+pub(crate) fn wall_clock() -> u64 {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Completes at the deadline; without one, never.
+pub(crate) async fn sleep_until(clock: &Clock, deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => clock.sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
 }
 
 #[cfg(test)]

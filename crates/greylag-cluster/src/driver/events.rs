@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use tokio::sync::Notify;
 
-use crate::event::{ClusterEvent, EventKind, InitialState, diff};
-use crate::view::MembershipView;
+use crate::membership::event::{ClusterEvent, EventKind, InitialState, diff};
+use crate::membership::view::MembershipView;
 
 /// Publishes events to subscribers.
 #[derive(Debug)]
@@ -172,8 +172,8 @@ mod tests {
     use greylag_core::UniqueAddress;
 
     use super::*;
-    use crate::app_version::AppVersion;
-    use crate::member::{Member, MemberStatus};
+    use crate::membership::app_version::AppVersion;
+    use crate::membership::member::{Member, MemberStatus};
 
     fn hub(buffer: usize) -> Arc<EventHub> {
         let view = MembershipView::empty("a:1#1".parse().unwrap());
@@ -231,7 +231,7 @@ mod tests {
     /// cluster M32, M33: a late subscriber that wants events gets those that lead from nothing to the present view.
     #[tokio::test]
     async fn scenario_35_a_late_subscriber_gets_all_that_leads_to_the_present_view() {
-        use crate::view::Tombstone;
+        use crate::membership::view::Tombstone;
 
         let hub = hub(100);
         let own: UniqueAddress = "a:1#1".parse().unwrap();

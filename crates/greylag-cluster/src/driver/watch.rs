@@ -18,11 +18,10 @@ use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
-use super::clock::Clock;
+use super::clock::{Clock, sleep_until};
 use super::events::{ClusterEvents, EventHub};
-use super::handle::Cluster;
-use crate::event::{EventKind, InitialState};
-use crate::view::MembershipView;
+use crate::membership::event::{EventKind, InitialState};
+use crate::membership::view::MembershipView;
 
 const PATH: &str = "control/watch";
 const MANIFEST: &str = "gl.watch";
@@ -116,36 +115,24 @@ impl Drop for Watch {
     }
 }
 
-impl Cluster {
-    /// Watches the recipient that is registered under this path at a member: the watch reports the end of the
-    /// recipient, or of its node, exactly once, and never before everything that the recipient sent to this node has
-    /// been taken here. An unreachable node ends no watch. The sub-path is ignored.
+impl Watches {
+    /// Watches the recipient that is registered under this path at a node: a member, or with `any` any node.
     ///
     /// # Errors
-    /// [`WatchError::NotAMember`]: membership would not report when such a node is gone.
-    /// Source: cluster T30.
-    pub async fn watch(&self, recipient: &Recipient, at: &UniqueAddress) -> Result<Watch, WatchError> {
-        self.start_watch(recipient, at, false).await
-    }
-
-    /// Watches also at a node that is no member; such a node counts as gone once it is quarantined or another process
-    /// has taken its address. For protocols that involve such nodes.
-    ///
-    /// # Errors
-    /// No error occurs at present.
-    pub async fn watch_anyone(&self, recipient: &Recipient, at: &UniqueAddress) -> Result<Watch, WatchError> {
-        self.start_watch(recipient, at, true).await
-    }
-
-    async fn start_watch(&self, recipient: &Recipient, at: &UniqueAddress, any: bool) -> Result<Watch, WatchError> {
-        let watches = &self.inner.watches;
-        let id = watches.next_id.fetch_add(1, Ordering::Relaxed);
+    /// [`WatchError`]; the watch was refused.
+    pub(crate) async fn watch(
+        &self,
+        recipient: &Recipient,
+        at: &UniqueAddress,
+        any: bool,
+    ) -> Result<Watch, WatchError> {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let recipient = Watched { node: at.clone(), path: recipient.path.clone(), instance: recipient.instance };
         let (noted, is_noted) = oneshot::channel();
         let (answer, answered) = oneshot::channel();
         let call = Call::Watch { id, recipient, non_members: any, noted, answer };
-        watches.calls.send(call).ok();
-        let mut watch = Watch { id, calls: watches.calls.clone(), answer: answered };
+        self.calls.send(call).ok();
+        let mut watch = Watch { id, calls: self.calls.clone(), answer: answered };
         // Fails only if this node has ended, which the watch will report.
         is_noted.await.ok();
         match watch.answer.try_recv() {
@@ -176,7 +163,7 @@ impl Driver {
         let mut is_listening = true;
         loop {
             let call = tokio::select! {
-                () = super::node::sleep_until(&self.clock, self.machine.next_deadline()) => Call::Input(WatchInput::Tick),
+                () = sleep_until(&self.clock, self.machine.next_deadline()) => Call::Input(WatchInput::Tick),
                 event = events.next(), if is_listening => {
                     is_listening = event.is_some();
                     self.look();

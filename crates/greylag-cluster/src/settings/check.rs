@@ -2,11 +2,13 @@
 //!
 //! Source: cluster §6, "Validation at start".
 
+mod downing;
+
 use std::borrow::Cow;
 use std::fmt::Display;
 use std::time::Duration;
 
-use super::{ClusterSettings, downing};
+use super::ClusterSettings;
 use crate::error::ConfigError;
 
 /// Collects problems.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use greylag_core::UniqueAddress;
 
 use super::ProxyMessage;
-use crate::view::MembershipView;
+use crate::membership::view::MembershipView;
 
 /// An input to the [`SingletonHost`]: the membership, questions of proxies, and the start and end of the singleton's
 /// instance.
@@ -107,8 +107,8 @@ impl SingletonHost {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app_version::AppVersion;
-    use crate::member::Member;
+    use crate::membership::app_version::AppVersion;
+    use crate::membership::member::Member;
 
     fn view(names: &[&str]) -> HostInput {
         let mut view = MembershipView::empty("a:1#1".parse().unwrap());

@@ -6,18 +6,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::manager::ManagerEffect;
-
-/// The outcome of a request for a lease.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LeaseOutcome {
-    /// This node holds the lease now.
-    Granted,
-    /// Another owner holds the lease.
-    Denied,
-    /// The outcome is unknown: the lease may have been granted.
-    Failed,
-}
+use super::lease_outcome::LeaseOutcome;
+use super::manager::signals::ManagerEffect;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use greylag_core::{DeadLetterReason, UniqueAddress};
 
 use super::ProxyMessage;
+use crate::membership::view::MembershipView;
 use crate::settings::SingletonSettings;
-use crate::view::MembershipView;
 
 /// An input to the [`SingletonProxy`]: the membership, messages for the singleton, and answers to its questions.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::message::PROTOCOL;
+use crate::membership::message::PROTOCOL;
 
 fn node(name: char) -> UniqueAddress {
     format!("{name}:1#{}", name as u32).parse().unwrap()
@@ -102,8 +102,8 @@ proptest! {
 /// Cluster T35, T36; issue "Done when" 7, in short. `fuzz/` runs the same for millions of inputs.
 #[test]
 fn damaged_messages_are_refused_or_read_and_nothing_else() {
-    let examples: Vec<_> = messages().iter().map(crate::fuzzing::input).collect();
-    greylag_testkit::mutations::damaged(&examples, 20_000, 1, crate::fuzzing::message);
+    let examples: Vec<_> = messages().iter().map(crate::testing::fuzzing::input).collect();
+    greylag_testkit::mutations::damaged(&examples, 20_000, 1, crate::testing::fuzzing::message);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn damaged_singleton_messages_are_refused_or_read_and_nothing_else() {
     let kind = Kind::HandOverToMe;
     let message = SingletonMessage { kind, from: node('a'), to: node('b'), attempt: 7 };
     let examples = [encode_singleton(&message).to_vec()];
-    greylag_testkit::mutations::damaged(&examples, 20_000, 2, crate::fuzzing::singleton);
+    greylag_testkit::mutations::damaged(&examples, 20_000, 2, crate::testing::fuzzing::singleton);
 }
 
 /// Cluster P8, T36.
@@ -134,5 +134,5 @@ fn proxy_messages_survive_the_wire_and_nonsense_is_refused() {
     let examples: Vec<Vec<u8>> = [ProxyMessage::Identify, ProxyMessage::Here { instance: u64::MAX }]
         .map(|message| encode_proxy(message).to_vec())
         .into();
-    greylag_testkit::mutations::damaged(&examples, 20_000, 5, crate::fuzzing::singleton_proxy);
+    greylag_testkit::mutations::damaged(&examples, 20_000, 5, crate::testing::fuzzing::singleton_proxy);
 }

@@ -1,13 +1,10 @@
-use std::time::Duration;
-
 use super::*;
-use crate::app_version::AppVersion;
-use crate::core::{Command, Input};
-use crate::gossip::Gossip;
-use crate::member::{Member, MemberStatus};
-use crate::message::PROTOCOL;
-use crate::settings::ClusterSettings;
-use crate::side_by_side::STEPS;
+use crate::core::{ClusterCore, Command, Input};
+use crate::gossip::reachability::Status;
+use crate::membership::app_version::AppVersion;
+use crate::membership::member::{Member, MemberStatus};
+use crate::membership::message::PROTOCOL;
+use crate::testing::side_by_side::STEPS;
 
 const MEMBERS: u64 = 1000;
 

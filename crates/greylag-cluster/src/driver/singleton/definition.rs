@@ -5,66 +5,17 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use greylag_core::Codec;
-use tokio::sync::watch;
 
+use super::instance::{JobFactory, SingletonContext, StopToken};
 use super::mailbox::Mailbox;
-use crate::driver::handle::BoxFuture;
+use crate::driver::future::BoxFuture;
 use crate::settings::SingletonSettings;
-
-/// The factory of instances that take no messages.
-pub(crate) type JobFactory = Arc<dyn Fn(SingletonContext, StopToken) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// The factory of instances.
 pub(crate) type Factory<M> = Arc<dyn Fn(SingletonContext, Mailbox<M>) -> BoxFuture<'static, ()> + Send + Sync>;
 
 /// The default limit of messages that wait for an instance.
 const MAILBOX_CAPACITY: NonZeroUsize = NonZeroUsize::new(10_000).expect("not 0");
-
-/// The identity of an instance, for fencing in storage of its own. Source: cluster P5.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SingletonContext {
-    /// The singleton's name.
-    pub name: String,
-    /// The id of the instance, drawn for each; never 0.
-    pub instance_id: u64,
-    /// The `up_number` of the instance's node: lower is older.
-    pub oldest_up_number: u32,
-}
-
-/// How an instance has to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stop {
-    /// The instance may handle the messages that wait: no node starts another instance before this one has ended.
-    InOrder,
-    /// The instance handles no more messages: another node may have started its own.
-    AtOnce,
-}
-
-/// Tells an instance when it must end.
-#[derive(Debug, Clone)]
-pub struct StopToken(pub(super) watch::Receiver<Option<Stop>>);
-
-impl StopToken {
-    /// Completes when the instance must end.
-    pub async fn stopped(&mut self) {
-        // Fails if the sender is gone, and then the node has ended.
-        let _gone = self.0.wait_for(Option::is_some).await;
-    }
-
-    /// Completes when the instance may not even handle the messages that wait.
-    pub(super) async fn stopped_at_once(&mut self) {
-        let _gone = self.0.wait_for(|stop| *stop == Some(Stop::AtOnce)).await;
-    }
-
-    pub(super) fn is_stopped_at_once(&self) -> bool {
-        *self.0.borrow() == Some(Stop::AtOnce)
-    }
-
-    /// Whether the instance must end.
-    pub fn is_stopped(&self) -> bool {
-        self.0.borrow().is_some() || self.0.has_changed().is_err()
-    }
-}
 
 /// The message type of singletons that take no messages; it has no values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

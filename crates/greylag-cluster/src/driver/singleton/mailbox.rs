@@ -6,23 +6,29 @@ use std::sync::Arc;
 use greylag_core::DeadLetterReason;
 use tokio::sync::mpsc;
 
-use super::definition::StopToken;
-use super::port::{Port, QueuedMessage};
+use super::instance::StopToken;
+use super::port::{Gate, Port, QueuedMessage};
 use crate::driver::pulse::Pulse;
 
 /// The messages of one instance.
 ///
 /// Messages left when the mailbox is dropped are dead letters `NotSingletonHost`, and their asks fail.
 pub struct Mailbox<M: Send + 'static> {
-    pub(super) messages: mpsc::Receiver<QueuedMessage<M>>,
+    messages: mpsc::Receiver<QueuedMessage<M>>,
     /// A message that waits for a fresh tick.
-    pub(super) taken: Option<QueuedMessage<M>>,
-    pub(super) pulse: Pulse,
-    pub(super) stop: StopToken,
-    pub(super) port: Arc<Port<M>>,
+    taken: Option<QueuedMessage<M>>,
+    pulse: Pulse,
+    stop: StopToken,
+    port: Arc<Port<M>>,
 }
 
 impl<M: Send + 'static> Mailbox<M> {
+    /// Opens the mailbox of an instance, which takes messages from now on.
+    pub(super) fn open(port: &Arc<Port<M>>, instance: u64, stop: StopToken) -> (Self, Gate<M>) {
+        let (messages, gate) = port.open(instance);
+        (Self { messages, taken: None, stop, pulse: port.pulse().clone(), port: port.clone() }, gate)
+    }
+
     /// The next message, in the order in which each node sent them; `None` once the instance must end and has taken all
     /// messages that came before. `None` at once if another instance may have started: this node was declared dead, or
     /// lost the instance's lease. Safe to use in `select!`.

@@ -5,6 +5,7 @@
 //! reach the machines by one task.
 
 use std::any::Any;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -19,13 +20,12 @@ use greylag_transport::{
 };
 use tokio::sync::mpsc;
 
-use super::definition::{Singleton, StopToken};
-use super::mailbox::Mailbox;
-use super::reference::{SingletonAskError, SingletonSendError};
-use crate::driver::INBOX;
-use crate::driver::clock::Clock;
+use super::error::{SingletonAskError, SingletonSendError};
+use crate::driver::clock::{Clock, sleep_until};
 use crate::driver::events::ClusterEvents;
+use crate::driver::input::INBOX;
 use crate::driver::pulse::Pulse;
+use crate::settings::SingletonSettings;
 use crate::singleton::ProxyMessage;
 use crate::singleton::host::{HostEffect, HostInput, SingletonHost};
 use crate::singleton::proxy::{ProxyEffect, ProxyInput, SingletonProxy};
@@ -127,26 +127,28 @@ impl Loss {
 
 impl<M: Send + 'static> Port<M> {
     pub(super) fn new(
-        singleton: &Singleton<M>,
+        name: Arc<str>,
+        codec: Option<Arc<dyn Codec<M>>>,
+        settings: &SingletonSettings,
+        capacity: NonZeroUsize,
         remoting: Arc<dyn Remoting>,
         clock: Clock,
         pulse: Pulse,
     ) -> (Arc<Self>, mpsc::Receiver<PortInput>) {
-        let name: Arc<str> = singleton.name.as_str().into();
         let (inbox, receiver) = mpsc::channel(INBOX);
         let port = Self {
             path: data_path(&name).into(),
             control: control_path(&name).into(),
             name,
             remoting,
-            codec: singleton.codec.clone(),
-            capacity: singleton.mailbox_capacity.get(),
+            codec,
+            capacity: capacity.get(),
             room: Room::new(usize::MAX, MAILBOX_BYTES),
             inbox,
             clock,
             pulse,
             guarded: Mutex::new(Guarded {
-                proxy: SingletonProxy::new(&singleton.settings),
+                proxy: SingletonProxy::new(settings),
                 host: SingletonHost::new(),
                 gate: None,
             }),
@@ -266,16 +268,18 @@ impl<M: Send + 'static> Port<M> {
 
     // --- the instance ---------------------------------------------------------------------------
 
-    /// Opens the mailbox of an instance, which takes messages from now on.
-    pub(super) fn open(self: &Arc<Self>, instance: u64, stop: StopToken) -> (Mailbox<M>, Gate<M>) {
+    /// Opens the gate of an instance, which takes messages from now on.
+    pub(super) fn open(self: &Arc<Self>, instance: u64) -> (mpsc::Receiver<QueuedMessage<M>>, Gate<M>) {
         let (gate, messages) = mpsc::channel(self.capacity);
         let mut guarded = self.lock();
         guarded.gate = Some(gate);
         self.host_input(&mut guarded, HostInput::Started(instance), &mut Vec::new());
         drop(guarded);
-        let pulse = self.pulse.clone();
-        let mailbox = Mailbox { messages, taken: None, stop, pulse, port: self.clone() };
-        (mailbox, Gate { port: self.clone(), instance })
+        (messages, Gate { port: self.clone(), instance })
+    }
+
+    pub(super) fn pulse(&self) -> &Pulse {
+        &self.pulse
     }
 
     /// Closes the mailbox of the instance and reports this to senders, to this node's proxy first.
@@ -359,7 +363,7 @@ impl<M: Send + 'static> Port<M> {
         loop {
             let deadline = self.lock().proxy.next_deadline();
             tokio::select! {
-                () = crate::driver::node::sleep_until(&self.clock, deadline) => self.input(ProxyInput::Tick),
+                () = sleep_until(&self.clock, deadline) => self.input(ProxyInput::Tick),
                 event = events.next() => {
                     let view = events.view();
                     if seen.as_ref().is_none_or(|seen| !Arc::ptr_eq(seen, &view)) {

@@ -5,19 +5,12 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 
-use super::definition::{JobFactory, SingletonContext, Stop, StopToken};
-use crate::driver::DriverInput;
-use crate::driver::lease_in_use::{LeaseEvent, LeaseInUse};
-use crate::settings::SingletonSettings;
-use crate::singleton::manager::{ManagerInput, SingletonManager};
-
-/// The driver's order to run a singleton.
-pub(crate) struct StartSingleton {
-    pub(crate) name: Arc<str>,
-    pub(crate) settings: SingletonSettings,
-    pub(crate) factory: JobFactory,
-    pub(crate) running: watch::Sender<bool>,
-}
+use super::instance::{SingletonContext, Stop, StopToken};
+use super::order::StartSingleton;
+use crate::driver::input::DriverInput;
+use crate::driver::lease::in_use::{LeaseEvent, LeaseInUse};
+use crate::singleton::manager::SingletonManager;
+use crate::singleton::manager::signals::ManagerInput;
 
 /// Converts lease events into inputs of the manager.
 pub(crate) fn lease_input(name: Arc<str>) -> impl Fn(LeaseEvent) -> Option<DriverInput> + Send + Sync {

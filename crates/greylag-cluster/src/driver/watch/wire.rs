@@ -57,6 +57,6 @@ mod tests {
     #[test]
     fn damaged_messages_are_read_or_refused() {
         let examples = messages().map(|message| encode(&message));
-        greylag_testkit::mutations::damaged(&examples, 20_000, 3, crate::fuzzing::watch);
+        greylag_testkit::mutations::damaged(&examples, 20_000, 3, crate::testing::fuzzing::watch);
     }
 }

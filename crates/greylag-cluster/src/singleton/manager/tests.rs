@@ -1,6 +1,9 @@
+use std::sync::Arc;
+
 use super::*;
-use crate::app_version::AppVersion;
-use crate::view::Tombstone;
+use crate::membership::app_version::AppVersion;
+use crate::membership::member::Member;
+use crate::membership::view::Tombstone;
 
 fn node(name: char) -> UniqueAddress {
     format!("{name}:1#{}", name as u32).parse().unwrap()

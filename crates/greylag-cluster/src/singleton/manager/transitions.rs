@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use greylag_core::UniqueAddress;
 
-use super::{ManagerEffect, ManagerState, SingletonManager};
-use crate::member::{Member, MemberStatus};
+use super::SingletonManager;
+use super::signals::{ManagerEffect, ManagerState};
+use crate::membership::member::MemberStatus;
 use crate::singleton::Kind;
-use crate::singleton::lease::SingletonLease;
 
 impl SingletonManager {
     /// Applies, after every input, the transitions that follow from the state as a whole: the oldest member, the
@@ -33,124 +33,102 @@ impl SingletonManager {
         }
     }
 
-    pub(super) fn step_start(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
-        let is_up = self.list.contains_key(&self.node);
-        if !is_up || self.self_status().is_none_or(|status| status >= MemberStatus::Leaving) {
+    fn step_start(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
+        let is_up = self.roster.own().is_some();
+        if !is_up || self.roster.self_is_at_least(MemberStatus::Leaving) {
             return;
         }
-        if self.is_oldest() {
+        if self.roster.is_oldest() {
             self.begin_clearance(now, out);
         } else {
             self.become_younger();
         }
     }
 
-    pub(super) fn become_younger(&mut self) {
+    fn become_younger(&mut self) {
         self.state = ManagerState::Younger;
-        self.retry_at = None;
-        let oldest = self.oldest().filter(|oldest| **oldest != self.node).cloned();
-        if let Some(latest) = &mut self.latest_only {
-            latest.clone_from(&oldest);
-        }
-        self.noted.extend(oldest);
+        self.retries.stop();
+        self.clearance.on_oldest(self.roster.other_oldest());
     }
 
-    pub(super) fn step_younger(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
-        if self.is_oldest() && !self.exiting_phase {
+    fn step_younger(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
+        if self.roster.is_oldest() && !self.exiting_phase {
             self.begin_clearance(now, out);
         } else {
             self.become_younger();
         }
     }
 
-    pub(super) fn begin_clearance(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
+    fn begin_clearance(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
         let unsettled = self.unsettled();
         self.state = ManagerState::BecomingOldest;
-        self.asked.clear();
-        self.cleared.clear();
-        self.in_progress.clear();
-        self.retries = 0;
-        self.retry_at = Some(now + self.retry_interval);
+        self.clearance.begin();
+        self.retries.begin(now);
         for peer in &unsettled {
             self.ask(peer, out);
         }
-        self.noted.extend(unsettled);
+        self.clearance.note(unsettled);
         self.start_if_cleared(out);
     }
 
-    pub(super) fn start_if_cleared(&mut self, out: &mut Vec<ManagerEffect>) {
-        if !self.is_oldest() || !self.may_start() || !self.unsettled().is_empty() {
+    fn start_if_cleared(&mut self, out: &mut Vec<ManagerEffect>) {
+        if !self.roster.is_oldest() || !self.may_start() || !self.unsettled().is_empty() {
             return;
         }
-        self.retry_at = None;
-        match &mut self.lease {
-            Some(lease) => {
-                self.state = ManagerState::AcquiringLease;
-                lease.want(out);
-            }
-            None => self.start_instance(out),
+        self.retries.stop();
+        if self.instance.uses_lease() {
+            self.state = ManagerState::AcquiringLease;
+            self.instance.want_lease(out);
+        } else {
+            self.start_instance(out);
         }
     }
 
     fn start_instance(&mut self, out: &mut Vec<ManagerEffect>) {
-        let up_number = self.list.get(&self.node).map_or(Member::NOT_UP, |own| own.up_number);
         self.state = ManagerState::Oldest;
-        self.retry_at = None;
-        self.noted.clear();
-        self.running = true;
-        self.lease_lost = false;
-        self.ended_by_itself = false;
-        out.push(ManagerEffect::StartInstance { up_number });
+        self.retries.stop();
+        self.clearance.on_started();
+        self.instance.start(self.roster.own(), out);
     }
 
     /// Handles the state in which all nodes are settled and only the lease is missing. Source: cluster P4.
     fn step_acquiring_lease(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
         if self.self_exits() {
-            self.give_lease_back(out);
+            self.instance.give_lease_back(out);
             self.state = ManagerState::End;
-        } else if !self.is_oldest() {
-            self.give_lease_back(out);
+        } else if !self.roster.is_oldest() {
+            self.instance.give_lease_back(out);
             self.step_oldest(now, out);
         } else if !self.unsettled().is_empty() {
             // A predecessor appeared while this node waited for the lease.
-            self.give_lease_back(out);
+            self.instance.give_lease_back(out);
             self.begin_clearance(now, out);
-        } else if self.may_start() && self.holds_lease() {
+        } else if self.may_start() && self.instance.holds_lease() {
             self.start_instance(out);
         }
-    }
-
-    pub(super) fn give_lease_back(&mut self, out: &mut Vec<ManagerEffect>) {
-        if let Some(lease) = &mut self.lease {
-            lease.give_back(out);
-        }
-    }
-
-    fn holds_lease(&self) -> bool {
-        self.lease.as_ref().is_none_or(SingletonLease::is_held)
     }
 
     /// Hands over once the instance has ended and its lease is released: a claimant that was told before would be
     /// denied the lease, and try again only much later.
     fn step_ending(&mut self, out: &mut Vec<ManagerEffect>) {
-        if self.running {
+        if self.instance.is_running() {
             return;
         }
-        self.give_lease_back(out);
-        if self.lease.as_ref().is_none_or(SingletonLease::is_free) {
+        self.instance.give_lease_back(out);
+        if self.instance.is_over() {
             self.finish_hand_over(out);
         }
     }
 
-    pub(super) fn step_becoming_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
+    fn step_becoming_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
         if self.downed || self.self_exits() {
             self.state = ManagerState::End;
-            self.retry_at = None;
+            self.retries.stop();
             return;
         }
-        if !self.is_oldest() {
+        if !self.roster.is_oldest() {
             let unsettled = self.unsettled();
-            self.noted.extend(unsettled);
+            self.clearance.note(unsettled);
             return self.become_younger();
         }
         self.start_if_cleared(out);
@@ -158,64 +136,54 @@ impl SingletonManager {
             return;
         }
         let unsettled = self.unsettled();
-        let due = self.retry_at.is_some_and(|at| at <= now);
-        let all_busy = unsettled.iter().all(|peer| self.in_progress.contains(peer));
+        let due = self.retries.is_due(now);
         if due {
-            self.retry_at = Some(now + self.retry_interval);
-            self.retries += u32::from(!all_busy);
+            self.retries.on_repeated(now, self.clearance.all_in_progress(&unsettled));
         }
-        if self.retries > self.hand_over_retries {
+        if self.retries.is_claim_stuck() {
             out.push(ManagerEffect::Stuck);
-            self.noted.extend(unsettled);
-            self.rebuild_list();
-            return if self.is_oldest() { self.begin_clearance(now, out) } else { self.become_younger() };
+            self.clearance.note(unsettled);
+            self.roster.rebuild();
+            return if self.roster.is_oldest() { self.begin_clearance(now, out) } else { self.become_younger() };
         }
         for peer in unsettled {
-            if due || !self.asked.contains_key(&peer) {
+            if due || !self.clearance.has_asked(&peer) {
                 self.ask(&peer, out);
             }
         }
     }
 
-    pub(super) fn step_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
-        if self.is_oldest() || (self.prepares_shutdown() && !self.exiting_phase) {
+    fn step_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
+        if self.roster.is_oldest() || (self.roster.prepares_shutdown() && !self.exiting_phase) {
             return;
         }
-        if self.prepares_shutdown() {
+        if self.roster.prepares_shutdown() {
             // No node starts an instance any more, so there is no node to hand over to (cluster M30).
             return self.become_stopping(out);
         }
-        if self.oldest().is_some_and(|oldest| self.margins.contains_key(oldest)) {
+        if self.roster.is_oldest_removed() {
             // Hand over at once: the oldest was removed already and will never ask; the next oldest will.
             self.state = ManagerState::HandingOver;
-            return self.stop_instance(out);
+            return self.instance.stop(out);
         }
         self.state = ManagerState::WasOldest;
-        self.retries = 0;
+        self.retries.reset();
         self.offered = None;
         self.step_was_oldest(now, out);
     }
 
-    /// The next oldest that still serves: the node to ask to take over.
-    pub(super) fn successor(&self) -> Option<UniqueAddress> {
-        let view = self.view.as_ref()?;
-        let serves = |member: &&Member| view.member(&member.address).is_some_and(|m| m.status.is_settled());
-        let others = self.list.values().filter(|member| member.address != self.node).filter(serves);
-        others.min_by(|a, b| a.age_order(b)).map(|member| member.address.clone())
-    }
-
-    pub(super) fn step_was_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
-        if self.is_oldest() {
-            self.retry_at = None;
+    fn step_was_oldest(&mut self, now: Instant, out: &mut Vec<ManagerEffect>) {
+        if self.roster.is_oldest() {
+            self.retries.stop();
             self.state = ManagerState::Oldest;
-            if !self.running && !self.ended_by_itself {
+            if !self.instance.is_running() && !self.instance.has_ended_by_itself() {
                 self.reacquire(out);
             }
             return;
         }
-        let Some(oldest) = self.successor() else {
+        let Some(oldest) = self.roster.successor() else {
             // Wait: the next change of the membership brings a successor, or makes this node the oldest again.
-            self.retry_at = None;
+            self.retries.stop();
             if self.self_exits() {
                 self.become_stopping(out);
             }
@@ -223,43 +191,33 @@ impl SingletonManager {
         };
         let fresh = self.offered.as_ref() != Some(&oldest);
         if fresh {
-            self.retries = 0;
-        }
-        if !fresh && self.retry_at.is_some_and(|at| now < at) {
+            self.retries.reset();
+        } else if self.retries.waits(now) {
             return;
         }
         self.offered = Some(oldest.clone());
-        self.retry_at = Some(now + self.retry_interval);
-        self.retries += 1;
-        if self.retries > self.take_over_retries {
+        if self.retries.on_offered(now) {
             if self.self_exits() {
                 return self.become_stopping(out);
             }
-            self.retries = 0;
+            self.retries.reset();
             out.push(ManagerEffect::Stuck);
         }
         self.send(Kind::TakeOverFromMe, oldest, 0, out);
     }
 
     pub(super) fn become_stopping(&mut self, out: &mut Vec<ManagerEffect>) {
-        self.retry_at = None;
+        self.retries.stop();
         self.state = ManagerState::Stopping;
-        self.stop_instance(out);
-    }
-
-    pub(super) fn stop_instance(&mut self, out: &mut Vec<ManagerEffect>) {
-        if self.running && !self.stopping {
-            self.stopping = true;
-            out.push(ManagerEffect::StopInstance);
-        }
+        self.instance.stop(out);
     }
 
     pub(super) fn begin_hand_over(&mut self, claimant: UniqueAddress, attempt: u64, out: &mut Vec<ManagerEffect>) {
         self.state = ManagerState::HandingOver;
-        self.retry_at = None;
+        self.retries.stop();
         self.claimants.clear();
         self.claim_while_ending(claimant, attempt, out);
-        self.stop_instance(out);
+        self.instance.stop(out);
     }
 
     pub(super) fn claim_while_ending(&mut self, claimant: UniqueAddress, attempt: u64, out: &mut Vec<ManagerEffect>) {
@@ -267,11 +225,11 @@ impl SingletonManager {
         self.send(Kind::HandOverInProgress, claimant, attempt, out);
     }
 
-    pub(super) fn finish_hand_over(&mut self, out: &mut Vec<ManagerEffect>) {
+    fn finish_hand_over(&mut self, out: &mut Vec<ManagerEffect>) {
         for (claimant, attempt) in std::mem::take(&mut self.claimants) {
             self.answer_cleared(claimant, attempt, out);
         }
-        let leaves = self.exiting_phase || self.self_status().is_none_or(|status| status >= MemberStatus::Leaving);
+        let leaves = self.exiting_phase || self.roster.self_is_at_least(MemberStatus::Leaving);
         if leaves || self.downed || self.state == ManagerState::Stopping {
             self.state = ManagerState::End;
         } else {
@@ -283,8 +241,6 @@ impl SingletonManager {
     /// when the lease is held.
     pub(super) fn reacquire(&mut self, out: &mut Vec<ManagerEffect>) {
         self.state = ManagerState::AcquiringLease;
-        if let Some(lease) = &mut self.lease {
-            lease.renew(out);
-        }
+        self.instance.renew_lease(out);
     }
 }

@@ -1,0 +1,9 @@
+//! What tests and proofs outside of this crate use.
+
+#[cfg(any(test, feature = "fuzzing"))]
+#[doc(hidden)]
+pub mod fuzzing;
+pub(crate) mod sabotage;
+pub(crate) mod side_by_side;
+#[cfg(feature = "tck")]
+pub mod tck;
