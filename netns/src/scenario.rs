@@ -228,7 +228,7 @@ fn instances(nodes: &[Node]) -> Vec<(At, At)> {
         for line in node.lines().into_iter().filter(is_work) {
             match runs.last_mut() {
                 Some((owner, _, end)) if *owner == node.name && line.what == NodeEvent::SingletonWorks => {
-                    *end = line.at
+                    *end = line.at;
                 }
                 _ => runs.push((node.name.clone(), line.at, line.at)),
             }

@@ -216,8 +216,10 @@ impl Lease for PostgresLease {
             let _order = order;
             shared.acquire_row().await
         });
-        let granted =
-            asked.await.map_err(|_| task_panicked(name, "acquire"))?.map_err(|error| store_error(name, "acquire", error))?;
+        let granted = asked
+            .await
+            .map_err(|_| task_panicked(name, "acquire"))?
+            .map_err(|error| store_error(name, "acquire", error))?;
         // No await follows, so a future dropped before this point has changed nothing.
         let mut held = self.shared.held();
         if !granted {

@@ -87,7 +87,8 @@ pub fn run(child: &str, mebibytes: u32) {
         say("SKIPPED: a test needs a small file system, and this system gives no mount namespace");
         return;
     };
-    let script = format!("mount -t tmpfs -o size={mebibytes}m,mode=1777 none \"${PATH_VARIABLE}\" && exec \"$0\" \"$@\"");
+    let script =
+        format!("mount -t tmpfs -o size={mebibytes}m,mode=1777 none \"${PATH_VARIABLE}\" && exec \"$0\" \"$@\"");
     let mut command = Command::new("unshare");
     command.args(flags).args(["sh", "-c", &script]).arg(env::current_exe().expect("this binary has a path"));
     command.args(["--exact", child, "--nocapture", "--test-threads=1"]).env(PATH_VARIABLE, place.path());

@@ -113,7 +113,7 @@ impl Customer {
         let mut requests = HandlerRequests::default();
         match message {
             MailboxMessage::User(Msg::Purchases { batch, .. }, _) => {
-                self.consume(now, Input::Batch(batch), &mut requests)
+                self.consume(now, Input::Batch(batch), &mut requests);
             }
             MailboxMessage::User(Msg::Ask { question, .. }, _) => {
                 self.tell(now, CoreInput::Command(Command::Total { question }), &mut requests);

@@ -307,6 +307,7 @@ mod tests {
     use greylag_transport::watch::WhyTerminated;
 
     use super::*;
+    use crate::driver::handle::Cluster;
     use crate::settings::ClusterSettings;
 
     struct Sink;

@@ -122,17 +122,13 @@ mod tests {
     /// Of delivery §4.2: after a snapshot without messages, an event gives back its own message and changes no other.
     #[test]
     fn an_event_read_again_refills_its_own_message_only() {
+        fn sent<M>(seq_nr: u64, message: M) -> MessageSent<M> {
+            MessageSent { seq_nr: SeqNr(seq_nr), message, ack: false, qualifier: "".into(), timestamp_ms: 1 }
+        }
         let encoded = |text: &'static str| Encoded {
             codec: CodecId::JSON,
             manifest: Manifest::from_static("order"),
             payload: text.into(),
-        };
-        let sent = |seq_nr, message| MessageSent {
-            seq_nr: SeqNr(seq_nr),
-            message,
-            ack: false,
-            qualifier: "".into(),
-            timestamp_ms: 1,
         };
         let left_out = |event| UnconfirmedMessage { event, encoded: None };
         let (first, second) = (EventNr::FIRST, EventNr::saturating(2));

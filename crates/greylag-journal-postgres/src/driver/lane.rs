@@ -114,7 +114,7 @@ pub(crate) async fn run(
                 while messages.len() < MAX_MESSAGES_PER_WAKE && let Ok(message) = inbox.try_recv() {
                     messages.push(message);
                 }
-                closing |= driver.into_inputs(&mut messages, &mut inputs) || !open;
+                closing |= driver.collect_inputs(&mut messages, &mut inputs) || !open;
             }
         }
         for input in inputs.drain(..) {
@@ -132,7 +132,7 @@ async fn sleep_until(deadline: Option<Instant>) {
 
 impl Driver {
     /// Turns messages into inputs; consecutive appends become one input. Answers whether a message closes the lane.
-    fn into_inputs(&mut self, messages: &mut Vec<Message>, inputs: &mut Vec<Input>) -> bool {
+    fn collect_inputs(&mut self, messages: &mut Vec<Message>, inputs: &mut Vec<Input>) -> bool {
         let (mut together, mut close) = (Vec::new(), false);
         for message in messages.drain(..) {
             self.next_no += 1;

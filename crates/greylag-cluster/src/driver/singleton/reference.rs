@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use greylag_core::{DeadLetterReason, EntityError, ReplyTo, UniqueAddress};
+use greylag_core::{ReplyTo, UniqueAddress};
 use tokio::sync::watch;
 
 use super::error::{SingletonAskError, SingletonSendError};

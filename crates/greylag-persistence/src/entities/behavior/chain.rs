@@ -7,7 +7,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use greylag_core::{EntityError, ReplyTo, answer_dropped};
+use greylag_core::{EntityError, answer_dropped};
 
 use super::failure::Failure;
 

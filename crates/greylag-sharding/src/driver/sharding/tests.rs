@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::Event;
-use crate::driver::{InitError, Region, Sharding};
+use crate::driver::{InitError, Sharding};
 use crate::entity::{Entity, Failure, Supervision};
 use crate::entity_ref::{AskError, EntityRef, SendError};
 use crate::entity_type::EntityType;

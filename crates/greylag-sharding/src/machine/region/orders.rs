@@ -118,11 +118,11 @@ impl Region {
             }
             CoordinatorMessage::StopHere => self.on_stop_here(now, out),
             CoordinatorMessage::ShardsStopped { request, shards } => {
-                self.requests.on_shards_stopped(request, shards, out)
+                self.requests.on_shards_stopped(request, shards, out);
             }
             CoordinatorMessage::StopShardsRefused { request } => self.requests.on_stop_shards_refused(request, out),
             CoordinatorMessage::CurrentRegions { request, regions } => {
-                self.requests.on_current_regions(request, regions, out)
+                self.requests.on_current_regions(request, regions, out);
             }
             CoordinatorMessage::RegisterAck { .. }
             | CoordinatorMessage::RegisterRefused { .. }
