@@ -449,3 +449,17 @@ fn first_of<M>(batch: &Batch<M>) -> SeqNr {
 fn last_of<M>(batch: &Batch<M>) -> SeqNr {
     batch.messages.last().map_or(SeqNr::NONE, |message| message.seq_nr)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_added_whole_up_to_a_century() {
+        let now = Instant::now();
+        let year = Duration::from_secs(365 * 24 * 3600);
+        assert_eq!(after(now, Duration::from_secs(90)), now + Duration::from_secs(90));
+        assert_eq!(after(now, 99 * year), now + 99 * year);
+        assert_eq!(after(now, Duration::MAX), now + 100 * year);
+    }
+}

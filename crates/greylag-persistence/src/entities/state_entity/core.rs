@@ -424,7 +424,9 @@ impl<B: DurableState> StateEntityCore<B> {
                 self.state = state;
                 self.set_revision(revision);
                 self.phases.note_stored();
-                if let Err(error) = self.run_held(u64::MAX, out) {
+                // No command was handled while the write was under way, so it came after every held chain and proves
+                // them all. A stop that one of them asks for waits for the write's own chain: its state is stored.
+                if let Err(error) = self.run_owned(u64::MAX, out) {
                     return chain.refuse(error);
                 }
                 if self.run_chain(chain, out).is_err() {
