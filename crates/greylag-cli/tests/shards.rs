@@ -133,7 +133,7 @@ async fn failures_to_show_say_why() {
     let one = node(None).await;
     for (arguments, exit, wanted) in [
         (&["stats", "Order"][..], 1, r#"entity type "Order" is not set up on this node; these are: ["Cart"]"#),
-        (&["location", "Cart", ""], 2, "is no entity id"),
+        (&["location", "Cart", ""], 2, "is not an entity id"),
         (&["entities", "Cart", "--region", "nonsense"], 2, "nonsense"),
         (&["entities", "Cart", "--region", "127.0.0.1:1"], 1, "no region of the type is at 127.0.0.1:1"),
         (&["entities", "Cart", "--region", "127.0.0.1:1#7", "--timeout", "500ms"], 4, "does not answer"),

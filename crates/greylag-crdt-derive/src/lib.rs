@@ -3,13 +3,12 @@
 //! The generated code names `greylag-crdt`, so a program that derives depends on `greylag-crdt`, or on `greylag` and
 //! sets `#[crdt(crate = "greylag::crdt")]`.
 
+mod attributes;
 mod composed;
 mod element;
 
 use proc_macro::TokenStream;
-use proc_macro2::TokenStream as Tokens;
-use quote::quote;
-use syn::{DeriveInput, LitStr, Path, parse_macro_input};
+use syn::{DeriveInput, parse_macro_input};
 
 /// Makes a struct of replicated types a replicated type: joined field by field; its delta has an optional delta per
 /// field.
@@ -31,43 +30,4 @@ pub fn derive_replicated_data(input: TokenStream) -> TokenStream {
 pub fn derive_element(input: TokenStream) -> TokenStream {
     let input = parse_macro_input!(input as DeriveInput);
     element::derive(&input).unwrap_or_else(syn::Error::into_compile_error).into()
-}
-
-/// The content of `#[crdt(…)]`.
-struct Attributes {
-    tag: LitStr,
-    /// The path of `greylag-crdt` in generated code.
-    krate: Tokens,
-}
-
-impl Attributes {
-    fn of(input: &DeriveInput) -> syn::Result<Self> {
-        let (mut tag, mut krate) = (None, quote!(::greylag_crdt));
-        for attribute in input.attrs.iter().filter(|attribute| attribute.path().is_ident("crdt")) {
-            attribute.parse_nested_meta(|meta| {
-                if meta.path.is_ident("tag") {
-                    tag = Some(meta.value()?.parse::<LitStr>()?);
-                } else if meta.path.is_ident("crate") {
-                    let path: Path = meta.value()?.parse::<LitStr>()?.parse()?;
-                    krate = quote!(#path);
-                } else {
-                    return Err(meta.error("expected `tag` or `crate`"));
-                }
-                Ok(())
-            })?;
-        }
-        let missing = || syn::Error::new_spanned(&input.ident, "give it a stable name: #[crdt(tag = \"name/1\")]");
-        Ok(Self { tag: tag.ok_or_else(missing)?, krate })
-    }
-
-    /// The tag of the type: its name and the tags of its parameters.
-    fn type_tag(&self, input: &DeriveInput) -> Tokens {
-        let Self { tag, krate } = self;
-        let parameters: Vec<_> = input.generics.type_params().map(|parameter| &parameter.ident).collect();
-        if parameters.is_empty() {
-            quote!(#krate::TypeTag::new(#tag))
-        } else {
-            quote!(#krate::TypeTag::with(#tag, &[#(&#parameters::TAG),*]))
-        }
-    }
 }

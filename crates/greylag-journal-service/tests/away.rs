@@ -41,7 +41,7 @@ async fn the_breaker_answers_while_the_server_is_unreachable() {
         }
         assert!(matches!(guarded.read_breaker(), BreakerMode::Closed), "reads have a breaker of their own");
     }
-    assert!(causes[0].contains(&address.to_string()) && causes[0].contains("away"), "{}", causes[0]);
+    assert!(causes[0].contains(&address.to_string()) && causes[0].contains("cannot be reached"), "{}", causes[0]);
     assert!(causes[3].contains("write breaker of journal service"), "{}", causes[3]);
     assert!(matches!(guarded.head(&id(1)).await, Err(ReadError::Unavailable(_))));
     assert!(matches!(guarded.health(), Health::Down(_)), "{:?}", guarded.health());

@@ -91,9 +91,11 @@ async fn a_store_no_longer_served_is_unavailable() {
             other => break other,
         }
     };
-    let none = StateRejectReason::Other("this server serves no durable states".to_owned());
+    let none = StateRejectReason::Other("this server does not serve durable states".to_owned());
     assert_eq!(written, Err(StateWriteError::Rejected(none)));
-    assert!(matches!(states.get(&id(1)).await, Err(ReadError::Unavailable(why)) if why.cause.contains("no durable")));
+    assert!(
+        matches!(states.get(&id(1)).await, Err(ReadError::Unavailable(why)) if why.cause.contains("not serve durable"))
+    );
     let error = offsets.claim("carts", 0..=0).await.unwrap_err().to_string();
-    assert!(error.contains("no offsets"), "{error}");
+    assert!(error.contains("not serve offsets"), "{error}");
 }

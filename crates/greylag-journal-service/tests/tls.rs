@@ -55,7 +55,7 @@ async fn a_client_without_a_certificate_is_refused() {
     let own = authority.sign("server", &[HOST]);
     let server = serve(files(&own)).await;
     let plain = distrust(connect(&server, Tls::LoopbackOnly).await);
-    assert!(plain.contains("speaks TLS, and was called in plain text"), "{plain}");
+    assert!(plain.contains("speaks TLS, and this client plain text"), "{plain}");
     // Our client always has a certificate with TLS; this dialer has none.
     let dialer = TlsDialer::open(&own.ca, None).unwrap();
     let socket = tokio::net::TcpStream::connect(server.local_address()).await.unwrap();

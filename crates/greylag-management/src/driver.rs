@@ -3,3 +3,4 @@
 mod other_port;
 pub(crate) mod server;
 mod service;
+mod stopping;

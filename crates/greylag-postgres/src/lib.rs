@@ -33,6 +33,7 @@
 //! that; `keepalives=0` switches probes off.
 
 mod error;
+mod exposed_file;
 mod failure;
 mod keepalive;
 mod tls;
@@ -49,6 +50,7 @@ use tokio::task::AbortHandle;
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::{Client, Config, Connection, NoTls};
 
+use exposed_file::warn_if_exposed;
 use tls::Tls;
 
 /// A database and how to reach it. Its `Debug` form has no password.
@@ -61,16 +63,6 @@ pub struct Database {
 impl fmt::Debug for Database {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Database").field(&self.place()).finish()
-    }
-}
-
-/// Warns of a file that others can read: with its password or key they can connect in this program's name. Source:
-/// persistence scenario 74.
-pub(crate) fn warn_if_exposed(file: &Path) {
-    use std::os::unix::fs::MetadataExt;
-    // If the file cannot be inspected, reading it will fail, too, and that error is reported.
-    if std::fs::metadata(file).is_ok_and(|file| greylag_transport::others_can_read(file.mode(), file.uid())) {
-        tracing::warn!(file = %file.display(), "others can read this file with a secret; `chmod 600` closes it to them");
     }
 }
 

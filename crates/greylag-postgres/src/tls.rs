@@ -18,7 +18,8 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio_postgres::config::SslMode;
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::ConfigError;
+use crate::error::ConfigError;
+use crate::exposed_file::warn_if_exposed;
 use words::Words;
 
 /// The TLS settings of a connection string.
@@ -135,7 +136,7 @@ impl Tls {
         let mut config = match &self.identity {
             None => builder.with_no_client_auth(),
             Some((key, cert)) => {
-                crate::warn_if_exposed(key);
+                warn_if_exposed(key);
                 let key = PrivateKeyDer::from_pem_file(key).map_err(|error| failed(key, error))?;
                 builder.with_client_auth_cert(certificates(cert)?, key).map_err(|error| failed(cert, error))?
             }

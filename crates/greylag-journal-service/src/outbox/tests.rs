@@ -89,7 +89,7 @@ fn only_unsent_calls_are_certainly_not_stored() {
     world.advance(Duration::from_secs(2));
     assert!(world.done.is_empty());
     world.advance(Duration::from_secs(1));
-    let cause = "the server is away: reset".to_owned();
+    let cause = "the server cannot be reached: reset".to_owned();
     assert_eq!(world.outcome("unsent"), Some(Outcome::NeverSent { cause }));
     assert!(world.done.is_empty(), "the other one waits for its deadline");
     let late_at = world.now - Duration::from_secs(3) + TIMEOUT;

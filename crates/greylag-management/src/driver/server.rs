@@ -15,6 +15,7 @@ use tonic::transport::Server;
 
 use super::other_port::OtherPort;
 use super::service::Service;
+use super::stopping::until_stopped;
 use crate::delivery::Delivery;
 use crate::error::StartError;
 use crate::settings::ManagementSettings;
@@ -147,12 +148,6 @@ impl Drop for ManagementServer {
         self.stop.send_replace(true);
         self.serving.abort();
     }
-}
-
-/// Completes when the service ends.
-pub(super) async fn until_stopped(mut stop: watch::Receiver<bool>) {
-    // An error means that the server was dropped, which counts as stopped.
-    let _dropped = stop.wait_for(|stop| *stop).await;
 }
 
 /// Reads the certificate files. Callers check for the address's host, so the certificate must name it, unless the

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
-use super::server::until_stopped;
+use super::stopping::until_stopped;
 use crate::admission::Admission;
 use crate::condition::Condition;
 use crate::delivery::Delivery;

@@ -163,3 +163,18 @@ fn the_bytes_of_events_are_those_of_the_page() {
         assert!(page.contains(&format!("`{bytes}`")), "{event:?}: {bytes} is not in the page");
     }
 }
+
+/// A queue whose end lies before one of its messages, or whose message has no number, is refused.
+#[test]
+fn a_queue_with_a_message_beyond_its_end_is_refused() {
+    let queue_of = |current, seq_nrs: &[u64]| {
+        let unconfirmed =
+            seq_nrs.iter().map(|seq_nr| write_sent(&sent(*seq_nr, b"{}"), Some(&sent(1, b"{}").message), 0));
+        let unconfirmed = unconfirmed.collect();
+        queue_from_bytes(encoded(&generated::Snapshot { current_seq_nr: current, unconfirmed, ..Default::default() }))
+    };
+    assert_eq!(queue_of(3, &[1, 2]).unwrap().unconfirmed().count(), 2);
+    for (current, seq_nrs) in [(0, &[][..]), (2, &[1, 2]), (2, &[1, 7]), (2, &[0, 1])] {
+        assert!(queue_of(current, seq_nrs).is_err(), "{current} {seq_nrs:?}");
+    }
+}

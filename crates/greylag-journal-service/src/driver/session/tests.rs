@@ -279,7 +279,10 @@ async fn an_oversized_answer_is_refused_by_name() {
     let client = JournalClient::connect(&server.local_address().to_string(), ClientSettings::test()).await.unwrap();
     let queries = client.queries().unwrap();
     let read = queries.read(&"a".parse().unwrap(), ReadRange::all()).await;
-    assert!(matches!(&read, Err(ReadError::Unavailable(why)) if why.cause.contains("a frame takes")), "{read:?}");
+    assert!(
+        matches!(&read, Err(ReadError::Unavailable(why)) if why.cause.contains("that a frame can hold")),
+        "{read:?}"
+    );
     assert_eq!(queries.newest().await, Ok(None));
 }
 
