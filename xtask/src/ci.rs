@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::run::{Failure, root, run, run_and_read, run_with, say};
-use crate::{layers, licences, proto, scenarios, spec};
+use crate::{layers, licences, proto, scenarios, sizes, spec};
 
 /// Seeds of the simulation in the gate.
 const GATE_SEEDS: &str = "2000";
@@ -18,6 +18,7 @@ const GATE_HISTORIES: u64 = 10_000;
 pub(crate) fn ci() -> Result<(), Failure> {
     run("cargo", &["fmt", "--all", "--check"])?;
     layers::layers()?;
+    sizes::sizes()?;
     spec::spec(false)?;
     scenarios::scenarios()?;
     licences::licences()?;
