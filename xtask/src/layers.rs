@@ -383,7 +383,7 @@ mod tests {
         assert!(violation("greylag-cluster", "tonic").unwrap().contains("gRPC"));
         assert!(violation("greylag-journal-sled", "sled").is_some());
         assert_eq!(violation("greylag-store-sled", "sled"), None);
-        assert!(violation("greylag-core", "tokio").unwrap().contains("pure"));
+        assert!(violation("greylag-core", "tokio").unwrap().contains("async runtime"));
     }
 
     #[test]
