@@ -1,8 +1,8 @@
 //! Plain entities: synchronous handlers whose state lives as long as their incarnation.
 //!
 //! A shard calls its entities one at a time and never re-enters one. Work that has to wait is started through the
-//! [`Ctx`], and its result comes back as a message. Requests of a handler to its context take effect when the handler
-//! returns.
+//! [`Ctx`](crate::Ctx), and its result comes back as a message. Requests of a handler to its context take effect when
+//! the handler returns.
 //!
 //! ```text
 //! first message --> factory --> on_start --> receive* --> on_signal(PostStop)

@@ -58,8 +58,8 @@ impl Node {
 }
 
 impl EntityInit {
-    /// The sharding of the entity's node, by which a factory finds other entities; handlers have [`EntityCtx`]. `None` once
-    /// the node has ended.
+    /// The sharding of the entity's node, by which a factory finds other entities; handlers have
+    /// [`EntityCtx`](crate::EntityCtx). `None` once the node has ended.
     pub fn sharding(&self) -> Option<Sharding> {
         self.node.sharding()
     }

@@ -395,7 +395,8 @@ impl<M: Send + 'static, K: sealed::Stored> EntityType<M, K> {
 }
 
 impl<M: Send + 'static, B: EventSourced> EntityType<M, ByEvents<B>> {
-    /// Sets how events are stored: a codec, or a [`StoredCodec`] that can also read events of earlier releases.
+    /// Sets how events are stored: a codec, or a [`StoredCodec`](greylag_persistence::StoredCodec) that can also read
+    /// events of earlier releases.
     pub fn events<By, C: IntoStored<B::Event, By> + 'static>(mut self, codec: C) -> Self {
         self.common.given.stored.0 = Some(TypeId::of::<C>());
         self.kind.events = Some(codec.into_stored());
@@ -441,7 +442,8 @@ impl<M: Send + 'static, B: EventSourced> EntityType<M, ByEvents<B>> {
 }
 
 impl<B: DurableState> EntityType<B::Command, ByState<B>> {
-    /// Sets how states are stored: a codec, or a [`StoredCodec`] that can also read states of earlier releases.
+    /// Sets how states are stored: a codec, or a [`StoredCodec`](greylag_persistence::StoredCodec) that can also read
+    /// states of earlier releases.
     pub fn states<By, C: IntoStored<B::State, By> + 'static>(mut self, codec: C) -> Self {
         self.common.given.stored.0 = Some(TypeId::of::<C>());
         self.kind.states = Some(codec.into_stored());
