@@ -99,7 +99,7 @@ fn only_unsent_calls_are_certainly_not_stored() {
     assert!(matches!(world.outcome("late"), Some(Outcome::NeverSent { .. })), "refused at once");
     world.outbox.disconnected(world.now, "refused");
     world.advance(TIMEOUT);
-    let cause = "no answer in time: refused".to_owned();
+    let cause = "no answer before the deadline: refused".to_owned();
     assert_eq!(world.outcome("sent"), Some(Outcome::Unanswered { cause }));
     assert_eq!(world.outbox.next_deadline(), None);
 }
