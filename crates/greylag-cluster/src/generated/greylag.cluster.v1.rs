@@ -19,7 +19,10 @@ pub struct InitJoin {
     #[prost(uint32, tag = "3")]
     pub protocol: u32,
     #[prost(map = "string, string", tag = "4")]
-    pub config: ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
+    pub config: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
 }
 /// "cluster.init-join-ack"
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -28,7 +31,10 @@ pub struct InitJoinAck {
     #[prost(bytes = "bytes", tag = "1")]
     pub cluster_id: ::prost::bytes::Bytes,
     #[prost(map = "string, string", tag = "2")]
-    pub config: ::std::collections::HashMap<::prost::alloc::string::String, ::prost::alloc::string::String>,
+    pub config: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
 }
 /// "cluster.init-join-nack"
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
@@ -70,7 +76,17 @@ pub struct JoinRejected {
 }
 /// Nested message and enum types in `JoinRejected`.
 pub mod join_rejected {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
     #[repr(i32)]
     pub enum Reason {
         Unknown = 0,
@@ -282,7 +298,17 @@ pub struct Singleton {
 }
 /// Nested message and enum types in `Singleton`.
 pub mod singleton {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
     #[repr(i32)]
     pub enum Kind {
         Unknown = 0,
@@ -329,7 +355,17 @@ pub struct SingletonProxy {
 }
 /// Nested message and enum types in `SingletonProxy`.
 pub mod singleton_proxy {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[derive(
+        Clone,
+        Copy,
+        Debug,
+        PartialEq,
+        Eq,
+        Hash,
+        PartialOrd,
+        Ord,
+        ::prost::Enumeration
+    )]
     #[repr(i32)]
     pub enum Kind {
         Unknown = 0,
