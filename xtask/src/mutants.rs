@@ -30,7 +30,7 @@ const MACHINE_TESTS: &[&str] = &["protocol", "simulation"];
 
 /// The mutants to make.
 pub(crate) struct Choice {
-    /// One of this many is made.
+    /// The number of equal shares into which the mutants are divided; one share is run.
     pub(crate) share: u64,
     /// Selects the share.
     pub(crate) seed: u64,

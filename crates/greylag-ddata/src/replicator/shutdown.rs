@@ -22,8 +22,8 @@ pub(super) struct Shutdown {
 pub(super) enum StopProgress {
     /// Wait: voters have not acknowledged everything, or the store has something to do.
     Waits,
-    /// This voter has acknowledged everything, but may still be asking for large entries; a complete round shows that
-    /// the voter has all of them.
+    /// Start a round with the named voter: the voter has acknowledged every change, but may still be requesting large
+    /// entries, and only a complete round shows that it has them.
     Compare(UniqueAddress),
     /// Everything is out, or the time is over.
     Done(StopReason),

@@ -46,7 +46,7 @@ pub(in crate::core) struct JoinProcess {
     found: Seeds,
 }
 
-/// What the core is to do after a step of the search.
+/// The step that the core takes after the search for a cluster has handled an input.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::core) enum Next {
     /// Go on searching.

@@ -7,8 +7,8 @@ use greylag_core::{DeadLetterReason, EntityError};
 /// Why a message was not taken. The message is a dead letter, and will not be handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SingletonSendError {
-    /// This node does not know where the instance runs, and the settings keep no messages
-    /// (`singleton_proxy.buffer_size` = 0). Send again later.
+    /// The singleton's node is unknown here, and messages to it are not buffered (`singleton_proxy.buffer_size` = 0).
+    /// Send again later.
     #[error("the singleton's node is unknown and the proxy buffer is disabled")]
     NotFound,
     /// The instance runs on this node, and too many messages wait for it. Send slower.
@@ -20,7 +20,7 @@ pub enum SingletonSendError {
     /// The instance runs on another node, and there is no codec for messages to it.
     #[error("the singleton was started without a codec, and its instance runs on another node")]
     NoCodec,
-    /// This node has left the cluster, or is about to end.
+    /// The sending node has left the cluster, or is shutting down.
     #[error("this node is shutting down")]
     ShuttingDown,
     /// The message was dropped for another reason.

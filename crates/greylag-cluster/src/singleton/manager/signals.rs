@@ -62,11 +62,11 @@ pub enum ManagerEffect {
 /// The state of the manager. Source: the table of cluster §5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ManagerState {
-    /// This node is not Up yet.
+    /// The manager waits until its node is Up: only Up nodes can be the oldest.
     Start,
     /// Another node is the oldest.
     Younger,
-    /// This node is the oldest, and waits until all predecessors are settled.
+    /// The manager's node is the oldest, and the manager waits until every predecessor has handed over or is gone.
     BecomingOldest,
     /// All predecessors are settled; the lease is missing.
     AcquiringLease,

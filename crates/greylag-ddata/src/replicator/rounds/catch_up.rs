@@ -46,7 +46,8 @@ impl CatchUp {
         self.since.get_or_insert(now);
     }
 
-    /// Notes that nobody accepts what was asked for so far, so that shares are asked for again.
+    /// Returns to the state before any share was requested: answers to earlier requests are no longer accepted, so the
+    /// shares are requested again.
     pub(super) fn begin_anew(&mut self) {
         if self.stage != Stage::Whole {
             self.stage = Stage::Before;

@@ -41,7 +41,7 @@ impl RevisionFence {
         }
     }
 
-    /// This revision is known to be stored.
+    /// Records that the store has acknowledged this revision, so that a later read of it counts as the own write.
     pub(super) fn on_stored(&mut self, revision: Revision) {
         self.known = self.known.max(Some(revision));
     }

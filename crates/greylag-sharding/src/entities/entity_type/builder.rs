@@ -24,7 +24,7 @@ type OnSetUp<M> = Arc<dyn Fn(&Sharding, &Region<M>) + Send + Sync>;
 /// Runs before the type is set up, and may refuse it.
 type BeforeSetUp = Arc<dyn Fn(&Sharding) -> Result<(), Failure> + Send + Sync>;
 
-/// What runs when a type is set up on a node.
+/// The callbacks of an entity type that run before and after the type is set up on a node.
 pub(crate) struct SetUpHooks<M> {
     pub(crate) before: Vec<BeforeSetUp>,
     pub(crate) after: Vec<OnSetUp<M>>,
