@@ -41,7 +41,7 @@ impl RevisionFence {
         }
     }
 
-    /// Records that the store has acknowledged this revision, so that a later read of it counts as the own write.
+    /// Records that this revision is stored: only a higher revision of another writer supersedes the entity from now on.
     pub(super) fn on_stored(&mut self, revision: Revision) {
         self.known = self.known.max(Some(revision));
     }
