@@ -47,7 +47,7 @@ pub(super) struct Merging {
 }
 
 impl Merging {
-    /// Whether the sender gets the state in return, given whether this node `marks` it as `seen`.
+    /// Whether the sender gets the state in return. `marks_seen`: whether this node marks the merged state as seen.
     pub(super) fn wants_answer(&self, marks_seen: bool) -> bool {
         match self.relation {
             Relation::After | Relation::Concurrent => true,

@@ -62,7 +62,8 @@ impl Leader {
         self.blocked_ticks
     }
 
-    /// Notes a round in which the leader may act, or another node leads.
+    /// Notes a round that is not blocked: the leader may act, or this node does not lead, or takes no decisions after a
+    /// pause.
     pub(super) fn on_free(&mut self) {
         self.blocked_ticks = 0;
     }

@@ -1,7 +1,7 @@
 //! The state that this node gossips, the view that it shows of that state, and the exits that members have confirmed.
 //!
-//! The gossip is replaced as a whole. [`State::refresh`] then derives the view, and says what has changed in it; the
-//! view costs nothing where only the members that have seen the state differ.
+//! The gossip is replaced as a whole. [`State::refresh`] then derives the view, and says what has changed in it; where
+//! only the members that have seen the state differ, the rest is taken from the view before.
 
 use std::sync::Arc;
 

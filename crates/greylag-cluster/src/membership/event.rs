@@ -146,7 +146,8 @@ pub enum ClusterEvent {
     LocalPause(Duration),
     /// This node may have been removed without knowing it (cluster F9).
     SelfSuspect,
-    /// Other members have confirmed this node, which ends the doubt that [`ClusterEvent::SelfSuspect`] told of.
+    /// This node trusts itself again after a [`ClusterEvent::SelfSuspect`]: other members have confirmed it, or no other
+    /// living member is left.
     SelfTrusted,
     /// Another node quarantined this one.
     ThisNodeQuarantined {

@@ -94,7 +94,7 @@ impl Deaths {
         }
     }
 
-    /// Takes the witnessed processes that are members by now.
+    /// Takes the witnessed processes that are members by now, and forgets those that were removed meanwhile.
     pub(in crate::core) fn take_witnessed(&mut self, state: &State) -> Vec<UniqueAddress> {
         if self.witnessed.is_empty() {
             return Vec::new();

@@ -235,7 +235,9 @@ impl ClusterCore {
     pub(super) fn prove_witnessed(&mut self, now: Instant, out: &mut Vec<Effect>) {
         if self.life.is_member() {
             let known = self.deaths.take_witnessed(&self.state);
-            self.prove_dead(now, &known, Proof::Witnessed, out);
+            if !known.is_empty() {
+                self.prove_dead(now, &known, Proof::Witnessed, out);
+            }
         }
     }
 

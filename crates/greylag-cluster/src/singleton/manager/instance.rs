@@ -102,7 +102,7 @@ impl Instance {
         self.lease.is_some()
     }
 
-    /// Whether nothing but the lease keeps the instance from starting, or not even that: true without a lease.
+    /// Whether the lease is held; true also if none is used, since then no lease keeps the instance from starting.
     pub(super) fn holds_lease(&self) -> bool {
         self.lease.as_ref().is_none_or(SingletonLease::is_held)
     }
