@@ -5,10 +5,11 @@
 //!        ^                (any failure of recovery or append)                  |
 //!        +--------------------------- BackingOff <----------------------------+
 //! ```
-//! While the entity recovers or persists, commands wait in the internal stash, so a handler only
-//! ever sees durable state. User code runs inside `handle`, and every call of it is guarded: a
-//! panic becomes [`Action::Failed`](crate::Action::Failed), and the host needs no `catch_unwind` of its own. The
-//! machine holds no socket, clock or task; the host performs its [`Action`](crate::Action)s and gives it their answers.
+//! While the entity recovers or persists, commands wait in the internal stash, so a handler only ever sees durable
+//! state. Every handler that `handle` calls is guarded (`start` asks the behaviour for its settings and its tracker,
+//! unguarded): a panic becomes [`Action::Failed`](crate::Action::Failed), and the host needs no `catch_unwind` of its
+//! own. The machine holds no socket, clock or task; the host performs its [`Action`](crate::Action)s and gives it their
+//! answers.
 //!
 //! Source: persistence §2, §11.
 

@@ -3,7 +3,7 @@
 //! `add 1 2 | run | reply | stop` persists two events, then runs three side effects. Some events
 //! are special: 666 panics in `apply`, 777 cannot be encoded, 888 gets too many tags, 999 wants a snapshot. Others test
 //! adapters: `2+3` is read as two events, `gone` as none, and -444, tagged `red`, is written
-//! as `-44+-400`.
+//! as `-44+-400`. A delivery of stream 666 panics in `prune_marks`.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use bytes::{Bytes, BytesMut};
 use greylag_codec::json;
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest, ReplyAddress, ReplyTo};
 use greylag_persistence::{
-    Ctx, Effect, EventCodecs, EventMeta, EventSeq, EventSourced, EventSourcedSettings, Mark, Persisted, PersistenceId,
-    SeqNr, Signal, StoredCodec, StreamId, Tags,
+    Ctx, Effect, EventCodecs, EventMeta, EventSeq, EventSourced, EventSourcedSettings, Mark, Marks, Persisted,
+    PersistenceId, SeqNr, Signal, StoredCodec, StreamId, Tags, Timestamp,
 };
 use serde::{Deserialize, Serialize};
 
@@ -165,6 +165,10 @@ impl EventSourced for Counter {
 
     fn snapshot_when(&self, _: &Count, event: &String, _: SeqNr) -> bool {
         event == "999"
+    }
+
+    fn prune_marks(&self, marks: &mut Marks, _: Timestamp) {
+        assert!(marks.of(StreamId::from_u128(666)).is_none(), "prune_marks on purpose");
     }
 
     fn rollback_copy(&self, state: &Count) -> Option<Count> {

@@ -37,13 +37,11 @@
 //! assert_eq!(user.ask(Command::Forget), Ok(2));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
 //! Readers follow the states by projections, over a [`ReadJournal`](crate::ReadJournal) of the state store.
 //!
-//! The answer of a command handler of a durable state: a new state, and side effects to run once the state is durable.
-//!
-//! The chain of side effects is that of [`Effect`](crate::Effect): it runs in its order, exactly
-//! once, with the new state, after the store acknowledged the state; if nothing was stored, every reply token
-//! in the chain is answered with the reason. Source: persistence §2.2, §3.
+//! A command handler answers a [`StateEffect`]: a new state, and a chain of side effects as that of
+//! [`Effect`](crate::Effect), which runs once the state is durable. Source: persistence §2.2, §3.
 
 use std::fmt;
 use std::num::NonZeroUsize;

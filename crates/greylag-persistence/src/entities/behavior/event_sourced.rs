@@ -1,11 +1,7 @@
-//! The behaviour that a user writes: commands in, events out, a state folded from events.
+//! The behaviour that a user writes, and its answers: commands in, events out, a state folded from events.
 //!
-//! The answer of a command handler: events to persist, and side effects to run once the events are durable.
-//!
-//! An [`Effect`] is one primary request (persist, nothing, unhandled, stash) and a chain of side
-//! effects. The chain runs in its order, exactly once, with the new state, after the journal
-//! acknowledged the events; never during recovery, and never if nothing was stored: then every
-//! reply token in the chain is answered with the reason. Source: persistence §2.2, §2.6.
+//! A command handler answers an [`Effect`]: one primary request (persist, nothing, unhandled, stash), and a chain of
+//! side effects that run once the events are durable (`chain`). Source: persistence §2.1, §2.2, §2.6.
 
 use std::fmt;
 

@@ -90,10 +90,10 @@ pub struct EntityCore<B: EventSourced> {
     host: Option<SharedHost>,
     pub(super) caps: Caps,
     pub(super) phases: Phases<Box<Recovery>, Box<PendingAppend<B::State>>>,
-    mailbox: Mailbox<B::Command>,
     pub(super) fence: Fence,
     pub(super) history: History<B::State>,
     pub(super) ownership: OwnershipProof<B::State>,
+    mailbox: Mailbox<B::Command>,
     snapshots: Snapshots,
     deliveries: Deliveries,
     /// Signals that wait until the state is durable.

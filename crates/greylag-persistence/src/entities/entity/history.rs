@@ -156,22 +156,26 @@ impl<S: Default> History<S> {
         })
     }
 
-    /// The events up to `last` are stored, with the mark of their delivery.
+    /// Takes over what the store has acknowledged: the events up to `last`, with the mark of their delivery.
+    ///
+    /// # Errors
+    /// The behaviour panicked; the events and the mark are stored all the same.
     pub(super) fn on_stored<B: EventSourced<State = S>>(
         &mut self,
-        behavior: &mut B,
+        behavior: &B,
         last: SeqNr,
         mark: Option<&Mark>,
         timestamp: Timestamp,
-    ) {
+    ) -> Result<(), String> {
         self.seq_nr = last;
         if let Some(mark) = mark {
             let known = self.marks.len();
             self.marks.advance_by(mark, timestamp);
             if self.marks.len() > known {
-                behavior.prune_marks(&mut self.marks, timestamp);
+                return guard(|| behavior.prune_marks(&mut self.marks, timestamp));
             }
         }
+        Ok(())
     }
 
     /// Returns to a copy of the state from before the events, which are not stored.

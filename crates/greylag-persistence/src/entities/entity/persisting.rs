@@ -138,8 +138,11 @@ impl<B: EventSourced> EntityCore<B> {
 
     fn on_stored(&mut self, now: Instant, pending: PendingAppend<B::State>, appended: Appended, out: &mut Out<B>) {
         let PendingAppend { last, mark, chain, snapshot, .. } = pending;
-        self.history.on_stored(&mut self.behavior, last, mark.as_ref(), appended.timestamp);
+        let pruned = self.history.on_stored(&self.behavior, last, mark.as_ref(), appended.timestamp);
         self.phases.note_stored();
+        if let Err(message) = pruned {
+            return self.handler_panicked("prune_marks", message, chain, out);
+        }
         if let Err(failure) = self.track(now, TrackerInput::Stored) {
             chain.refuse(EntityError::Failed(failure.to_string()));
             return self.fail(failure, out);

@@ -380,6 +380,7 @@ impl Recovery {
         }
         match replaying.apply(records, ground) {
             Ok(false) if page.next.is_none() && replaying.ends_with_dropped() => {
+                // The numbers of the dropped records count as used.
                 ground.history.use_numbers(replaying.to);
                 return Next::Finished { replayed: replaying.replayed };
             }
@@ -397,7 +398,7 @@ impl Recovery {
 }
 
 impl Replaying {
-    /// Whether only records that the filter dropped are missing at the end. Their numbers count as used.
+    /// Whether only records that the filter dropped are missing at the end.
     fn ends_with_dropped(&self) -> bool {
         let end = SeqNr::saturating(self.to.as_u64() + 1);
         self.filter.after_dropped(self.expected, end) == end

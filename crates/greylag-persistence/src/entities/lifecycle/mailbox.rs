@@ -255,7 +255,7 @@ impl<C: 'static> Mailbox<C> {
     }
 }
 
-/// The dead letter of a command that came to an entity that stops.
+/// The dead letter of a command that its entity will not handle, since the entity stops or has lost its state.
 pub(crate) fn stopped<C, Call>(command: C) -> Action<C, Call> {
     let (reason, answer) = (DeadLetterReason::EntityStopped, EntityError::Stopped);
     Action::DeadLetter(DroppedCommand { command, reason, answer })

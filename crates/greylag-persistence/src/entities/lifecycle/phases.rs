@@ -131,7 +131,8 @@ impl<R, W> Phases<R, W> {
 
     // ---- Ends -----------------------------------------------------------------------------------
 
-    /// Ends the phase: returns the permit if it is held, and takes the write under way. The caller decides what follows.
+    /// Ends the phase: returns the permit if it is held, and takes the write under way. The entity counts as failed
+    /// until the caller stops it or begins its back-off.
     pub(crate) fn end<C, Call>(&mut self, out: &mut Vec<Action<C, Call>>) -> Option<W> {
         match std::mem::replace(&mut self.phase, Phase::Failed) {
             Phase::AwaitingPermit | Phase::Recovering(_) => out.push(Action::ReturnPermit(self.incarnation)),

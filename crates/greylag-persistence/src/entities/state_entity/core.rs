@@ -140,11 +140,11 @@ pub struct StateEntityCore<B: DurableState> {
     host: Option<SharedHost>,
     caps: StateCaps,
     phases: Phases<Loading, Box<PendingWrite<B::State>>>,
-    mailbox: Mailbox<B::Command>,
     fence: RevisionFence,
     state: B::State,
     revision: Revision,
     ownership: OwnershipProof<B::State>,
+    mailbox: Mailbox<B::Command>,
 }
 
 impl<B: DurableState> StateEntityCore<B> {
@@ -501,10 +501,15 @@ impl<B: DurableState> StateEntityCore<B> {
         };
         match self.fence.owner_of(&head, self.revision) {
             Owner::Current => {
-                if self.run_held(through, out).is_ok() {
-                    self.prove_held(out);
-                    self.drain(now, out);
+                if self.run_owned(through, out).is_err() {
+                    return;
                 }
+                // Stop before the next check: its chains are refused in any case.
+                if self.mailbox.stops_after_chain() {
+                    return self.stop_now(out);
+                }
+                self.prove_held(out);
+                self.drain(now, out);
             }
             // A late duplicate of our own write: there is no other writer, so recover again.
             Owner::Own => {
@@ -519,18 +524,6 @@ impl<B: DurableState> StateEntityCore<B> {
         if self.ownership.retry_is_due(now) && self.phases.is_running() {
             self.prove_held(out);
         }
-    }
-
-    /// Runs the held chains up to number `through`, and stops if one of them asked for it.
-    ///
-    /// # Errors
-    /// The answer for askers of later side effects, if the entity does not go on.
-    fn run_held(&mut self, through: u64, out: &mut Out<B>) -> Result<(), EntityError> {
-        self.run_owned(through, out)?;
-        if self.mailbox.stops_after_chain() {
-            self.stop_now(out);
-        }
-        if self.phases.is_stopped() { Err(EntityError::Stopped) } else { Ok(()) }
     }
 }
 
