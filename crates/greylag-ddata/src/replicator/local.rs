@@ -233,33 +233,33 @@ impl LocalReplica {
     /// Sends a message that asks for nothing; it is left out if nothing may be exchanged with the peer.
     pub(super) fn send(&mut self, to: UniqueAddress, message: Message, out: &mut Vec<Effect>) {
         debug_assert!(message.request().is_none(), "the caller must learn that a question was not sent");
-        self.send_if_allowed(&to, message, out);
+        self.send_if_allowed(to, message, out);
     }
 
     /// Sends a message, or holds it back for the store. Returns whether the gate allows it; if not, one of both may
     /// hold what the other has forgotten.
-    pub(super) fn send_if_allowed(&mut self, to: &UniqueAddress, mut message: Message, out: &mut Vec<Effect>) -> bool {
+    pub(super) fn send_if_allowed(&mut self, to: UniqueAddress, mut message: Message, out: &mut Vec<Effect>) -> bool {
         if self.settings.omits(Sabotage::DeltaMarkers) {
             message.forget_markers_of_deltas();
         }
         if message.is_exchange() {
-            let is_held = message.request().is_some() && !self.gate.has_heard(to);
-            if is_held || !self.gate.exchanges_with(to) {
+            let is_held = message.request().is_some() && !self.gate.has_heard(&to);
+            if is_held || !self.gate.exchanges_with(&to) {
                 return false;
             }
-            self.note_contact(to);
-            if let Some(renewal) = self.renewal_towards(to) {
+            self.note_contact(&to);
+            if let Some(renewal) = self.renewal_towards(&to) {
                 message.markers_mut().into_iter().for_each(|markers| _ = renewal.apply(markers));
             }
             if !self.entries.storing.says_met_others() {
-                self.hold(to.clone(), message);
+                self.hold(to, message);
                 return true;
             }
         }
         let bytes = message.size_hint();
         self.observed.on_sent(&message, bytes);
         let bulk = self.is_bulk(&message, bytes);
-        out.push(Effect::Send { to: to.clone(), bulk, message });
+        out.push(Effect::Send { to, bulk, message });
         true
     }
 

@@ -230,7 +230,7 @@ impl Requests {
         out: &mut Vec<Effect>,
     ) {
         let request = message.request();
-        if !local.send_if_allowed(to, message, out)
+        if !local.send_if_allowed(to.clone(), message, out)
             && let Some(request) = request
         {
             self.ask_instead_in(local, request, to, out);
@@ -384,6 +384,10 @@ impl Requests {
             return self.ask_another(local, from, request, out);
         }
         local.log.clear_deltas(&key);
+        if !self.writes.contains_key(&request) {
+            // The caller has its answer: the entry had expired, and the write ended when the entry was removed.
+            return;
+        }
         if kind == WriteKind::Update {
             self.writes.remove(&request);
             out.push(Effect::Reply { id, reply: Reply::Update(Err(UpdateError::Deleted { key })) });

@@ -1,4 +1,5 @@
-//! Stops a replicator: sends everything unsent, and waits until one voter holds all of it. Source: ddata G15.
+//! Decides when a replicator that stops is done: everything unsent is out, and one voter holds all of it. Source: ddata
+//! G15.
 
 use std::time::Instant;
 

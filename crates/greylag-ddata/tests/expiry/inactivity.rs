@@ -235,3 +235,29 @@ fn an_update_whose_entry_expired_is_not_confirmed_by_the_next_life() {
     );
     assert!(matches!(world.reply(second), Some(Reply::Update(Ok(())))), "{:?}", world.reply(second));
 }
+
+/// ddata R3, E1: an update is answered once, also if a replica says that the entry was deleted when the entry has just
+/// expired here and, behind many others, is not removed yet.
+#[test]
+fn an_update_of_an_overdue_entry_is_answered_once() {
+    let mut world = pair(&[("*", 10)]);
+    // One input removes so many entries; the one of the update comes after them.
+    (0..1_000).for_each(|number| world.add('a', &format!("k{number}"), "x"));
+    let add = |set: &mut Set, cx: &mut UpdateCx<'_>| set.add(cx, "x".to_owned());
+    let update = world.update('a', "last", WriteLevel::All { timeout: SECOND * 60 }, add).unwrap();
+    let asked = world.flights.drain(..).find_map(|(_, to, message)| match message {
+        Message::DeltaWrite { request, .. } | Message::Write { request, .. } => Some((to, request)),
+        _ => None,
+    });
+    let (b, request) = asked.expect("b is asked");
+    world.skip(SECOND * 10);
+    let message = Message::WriteReply { request, reply: WriteReply::Deleted { deleted_at: 1_000_010_000 } };
+    world.input('a', Input::Received { from: b, message });
+    assert!(
+        matches!(world.reply(update), Some(Reply::Update(Err(UpdateError::Timeout { .. })))),
+        "{:?}",
+        world.reply(update)
+    );
+    assert_eq!(world.core('a').stats().expired, 1_001);
+    assert_eq!(world.read('a', "last"), "deleted");
+}

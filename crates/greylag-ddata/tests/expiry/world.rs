@@ -117,7 +117,10 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Send { to, message, .. } => self.flights.push((from.clone(), to, message)),
-                Effect::Reply { id, reply } => drop(self.replies.insert(id, reply)),
+                Effect::Reply { id, reply } => {
+                    let former = self.replies.insert(id, reply);
+                    assert_eq!(former, None, "request {id} was answered already");
+                }
                 Effect::Event(event) => self.events.push((name, event)),
                 Effect::Notify { key, notice, .. } => {
                     let told = match notice {

@@ -56,18 +56,17 @@ impl LargeValues {
         self.receiving.remove(key);
     }
 
-    /// Takes the peer's request for ranges of an offered value; no range ends the transfer. Returns whether the value
-    /// is being sent at all.
-    pub(super) fn on_ranges_wanted(&mut self, key: &KeyId, snapshot: Digest, ranges: Vec<Wanted>) -> bool {
+    /// Takes the peer's request for ranges of an offered value; no range ends the transfer. A value
+    /// that is not being sent is left out.
+    pub(super) fn on_ranges_wanted(&mut self, key: &KeyId, snapshot: Digest, ranges: Vec<Wanted>) {
         let Some(outgoing) = self.outgoing.get_mut(key).filter(|outgoing| outgoing.snapshot() == snapshot) else {
-            return false;
+            return;
         };
         if ranges.is_empty() {
             self.outgoing.remove(key);
         } else {
             outgoing.want(ranges);
         }
-        true
     }
 
     /// The next message of a large value, with this number.

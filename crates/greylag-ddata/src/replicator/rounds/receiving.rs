@@ -187,8 +187,8 @@ impl Rounds {
         self.take_deferred(local, now, key, draft.deferred, out);
     }
 
-    /// Takes the offers of the same value that waited for a draft to end. Their rounds are not complete yet, since an
-    /// offer is answered or waits again.
+    /// Takes the offers of the same value that waited for a draft to end. None of their rounds is complete afterwards,
+    /// so that is not asked: the value is still being received, or the peer has yet to acknowledge that it is not.
     fn take_deferred(
         &mut self,
         local: &mut LocalReplica,
