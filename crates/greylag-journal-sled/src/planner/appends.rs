@@ -19,9 +19,9 @@ struct PlannedAppend {
 }
 
 impl PlannedAppends {
-    /// Forgets the appends of the group before.
+    /// Begins a group; the memory of the group before is freed, since one group may be far larger than the next.
     pub(super) fn begin_group(&mut self) {
-        self.0.clear();
+        self.0 = Vec::new();
     }
 
     /// Notes an append that the group stores.

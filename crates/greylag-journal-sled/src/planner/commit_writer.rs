@@ -110,7 +110,7 @@ impl CommitWriter {
         self.record.appends.push(committed);
     }
 
-    /// The ordinal of the next of the events noted last.
+    /// Takes the ordinal of the next event, and adds the checksum of the event to the digest of the record in hand.
     pub(super) fn next_event(&mut self, crc32c: u32) -> u64 {
         self.record.add_digest(crc32c);
         self.take_ordinal()

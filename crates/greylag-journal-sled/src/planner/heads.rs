@@ -28,7 +28,7 @@ impl PlannedHeads {
         self.changed.clear();
     }
 
-    /// Called before a group: drops what the cache has too much.
+    /// Drops the heads that the cache holds beyond its size. Called before each group.
     pub(super) fn trim(&mut self) {
         self.cache.trim();
     }

@@ -348,6 +348,8 @@ impl Planner for JournalPlanner {
     fn plan(&mut self, requests: Vec<Queued>, reader: &Reader, batch: &mut Batch) -> Result<Vec<Answer>, StoreError> {
         self.commits.begin_group();
         self.appends.begin_group();
+        self.offsets.begin_group();
+        self.states.begin_group();
         self.storage.begin_group();
         // The sweep comes first, so that it removes only events whose deletion an earlier group made durable.
         let swept = self.sweeper.sweep(self.commits.tags(), reader, batch)?;

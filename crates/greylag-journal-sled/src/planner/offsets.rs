@@ -26,7 +26,7 @@ struct ChangedOffsets {
 pub(super) struct OffsetChanges(HashMap<Vec<u8>, ChangedOffsets>);
 
 impl OffsetChanges {
-    /// Forgets the changes of a group that was not written.
+    /// Begins a group, which has changed nothing yet.
     pub(super) fn begin_group(&mut self) {
         self.0.clear();
     }

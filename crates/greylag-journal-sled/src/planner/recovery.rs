@@ -24,7 +24,9 @@ pub(super) struct Recovered {
     pub(super) verified: Verified,
 }
 
-/// Checks the last `verify_commits` commits, and reads where the numbers continue and what `sweeper` has left to do.
+/// Checks that every commit since the last opening is there, the last `verify_commits` with their digests; reads
+/// where the numbers continue and what `sweeper` has left to do; removes superseded rows and the chunks of unfinished
+/// snapshots.
 pub(super) fn recover(
     verify_commits: u64,
     sweeper: &mut Sweeper,

@@ -49,9 +49,14 @@ impl StateChanges {
         *self = Self::default();
     }
 
+    /// Begins a group, which has changed nothing yet.
+    pub(super) fn begin_group(&mut self) {
+        self.states.clear();
+        self.turns = 0;
+    }
+
     /// Ends the group; answers the durable rows that readers find in place of those that the group overwrites.
     pub(super) fn end_group(&mut self) -> impl Iterator<Item = (Vec<u8>, Option<Bytes>)> + use<> {
-        self.turns = 0;
         std::mem::take(&mut self.states).into_iter().map(|(id, changed)| (keys::state(&id), changed.before))
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use greylag_persistence::{Corrupt, StoreFailure};
 use greylag_store_sled::{Room, Watermark};
 
-/// How much room the disk has for the group in hand.
+/// The disk room of the group in hand, and the name of the journal in failures.
 pub(super) struct Storage {
     name: String,
     watermark: Arc<Watermark>,
@@ -30,7 +30,7 @@ impl Storage {
     }
 
     /// Why small and needed changes are refused, too.
-    pub(super) fn is_exhausted(&self) -> Option<&str> {
+    fn is_exhausted(&self) -> Option<&str> {
         self.room.is_exhausted()
     }
 

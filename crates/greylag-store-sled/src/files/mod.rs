@@ -1,5 +1,5 @@
-//! The files of a store beside what sled makes of them: sled's log, index and settings, the tail guard, the ballast, and
-//! how much room the disk has.
+//! The files in a store's directory that this crate reads or writes without sled: sled's log, index and settings, the
+//! tail guard and the ballast; and how much room the disk has.
 
 pub(crate) mod ballast;
 pub(crate) mod conf;
