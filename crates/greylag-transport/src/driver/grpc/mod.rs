@@ -10,7 +10,7 @@
 //! transport, remoting          what users hold
 //! dialling   accepting         streams, outbound and inbound
 //! sending    receiving         messages on their way into queues, and from workers to receivers
-//! shared                       what the tasks above share
+//! shared                       one part of each room, by which the tasks of all rooms reach one another
 //! peers                        one association machine for each address
 //! local      tls               the own node
 //! ```

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use greylag_core::UniqueAddress;
 
-use super::accepting::{Admission, CallerSlots};
+use super::accepting::{CallerSlots, ConnectionAdmission};
 use super::dialling::Resolver;
 use super::local::LocalNode;
 use super::peers::{Dial, Peer, Peers};
@@ -26,7 +26,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     /// `None` means plain text.
     pub(crate) tls: Option<Arc<TlsFiles>>,
-    pub(crate) admission: Admission,
+    pub(crate) admission: ConnectionAdmission,
     pub(crate) callers: Arc<CallerSlots>,
     pub(crate) resolver: Resolver,
     pub(crate) start_stream: StartStream,
@@ -53,7 +53,7 @@ impl Shared {
             workers,
             counters: Counters::default(),
             tls,
-            admission: Admission::new(node.settings.dead_letter_log_rate),
+            admission: ConnectionAdmission::new(node.settings.dead_letter_log_rate),
             callers: Arc::default(),
             resolver: Resolver::default(),
             start_stream,

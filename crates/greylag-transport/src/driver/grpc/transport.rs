@@ -38,8 +38,9 @@ pub struct GrpcTransport {
 
 /// The parts that end with the transport, in this order.
 pub(super) struct Running {
-    /// Ends before `control`: a connection of a data lane began on the control runtime, and the timers that the connection
-    /// made there would panic on a data thread once the control runtime is gone.
+    /// Is told to end before `control`, and not waited for: a connection of a data lane began on the control runtime,
+    /// and the connection's timers of that runtime panic on a data thread that still polls the connection once the
+    /// control runtime is gone.
     data: Threads,
     control: Threads,
     /// Opens the transport for connections; `None` once used.

@@ -8,15 +8,15 @@ use std::time::Instant;
 use crate::admission::control::{AdmissionControl, Intrusion};
 
 /// Admits connections by remote host.
-pub(crate) struct Admission(Mutex<AdmissionControl>);
+pub(crate) struct ConnectionAdmission(Mutex<AdmissionControl>);
 
-impl Admission {
+impl ConnectionAdmission {
     /// An admission control that writes at most `log_rate` lines a minute about one kind of intrusion and host.
     pub(crate) fn new(log_rate: u32) -> Self {
         Self(Mutex::new(AdmissionControl::new(log_rate)))
     }
 
-    /// Admits a connection, which waits for its Hello until [`Admission::release`], or refuses it.
+    /// Admits a connection, which waits for its Hello until [`ConnectionAdmission::release`], or refuses it.
     pub(crate) fn admit(&self, now: Instant, ip: IpAddr) -> Result<(), Intrusion> {
         self.control().admit(now, ip)
     }

@@ -55,7 +55,8 @@ impl CallerSlots {
         Ok(Some(CallerSlot { slots: self.clone(), address: address.clone() }))
     }
 
-    /// Frees the slots of callers whose streams have ended by `moment` and that `drop_caller` drops.
+    /// Frees the slots of callers whose streams have ended by `moment` and that `drop_caller` drops. The lock is held
+    /// throughout, so that no stream of the same address begins meanwhile.
     pub(crate) fn drop_idle(&self, moment: Instant, drop_caller: impl Fn(&NodeAddress) -> bool) {
         drop_idle(&mut self.lock(), moment, drop_caller);
     }

@@ -17,6 +17,6 @@ mod reader;
 mod violation;
 
 pub(crate) use accept::serve;
-pub(crate) use admission::Admission;
+pub(crate) use admission::ConnectionAdmission;
 pub(crate) use caller_slots::CallerSlots;
 pub(crate) use dropping_callers::drop_callers;

@@ -14,8 +14,10 @@ const KEPT_ROOM: usize = 64 * 1024;
 
 /// The frame of one stream that is being written.
 pub(super) struct FrameWriter {
-    /// Made with the first frame: only then is it known which names the reader keeps.
-    names: Option<NameWriter>,
+    /// Numbers no name before the first frame: only then is it known how many names the reader keeps.
+    names: NameWriter,
+    /// Whether the first frame has begun.
+    has_begun: bool,
     scratch: BytesMut,
     /// The messages written, in the memory of the frame before if tonic has copied and released that by now.
     frame: BytesMut,
@@ -26,7 +28,7 @@ pub(super) struct FrameWriter {
 }
 
 /// The end of a frame before a message was written.
-pub(super) struct Mark {
+pub(super) struct FrameEnd {
     len: usize,
     names: usize,
 }
@@ -35,35 +37,44 @@ impl FrameWriter {
     /// A writer of messages of at most `max_message` bytes, in frames that are full at `max_batch` bytes.
     pub(super) fn new(max_message: usize, max_batch: usize) -> Self {
         let (scratch, frame) = (BytesMut::new(), BytesMut::new());
-        Self { names: None, scratch, frame, frame_size: 1024, max_message, max_batch }
+        Self {
+            names: NameWriter::default(),
+            has_begun: false,
+            scratch,
+            frame,
+            frame_size: 1024,
+            max_message,
+            max_batch,
+        }
     }
 
     /// Begins a frame. `max_names` is asked with the first one.
     pub(super) fn begin(&mut self, max_names: impl FnOnce() -> usize) {
-        self.names.get_or_insert_with(|| NameWriter::new(max_names()));
+        if !std::mem::replace(&mut self.has_begun, true) {
+            self.names = NameWriter::new(max_names());
+        }
         self.frame.reserve(self.frame_size);
     }
 
     /// The present end of the frame.
-    pub(super) fn mark(&self) -> Mark {
-        Mark { len: self.frame.len(), names: self.names.as_ref().map_or(0, NameWriter::mark) }
+    pub(super) fn mark(&self) -> FrameEnd {
+        FrameEnd { len: self.frame.len(), names: self.names.mark() }
     }
 
     /// Writes an envelope; returns the size of its payload.
     pub(super) fn write_envelope(&mut self, envelope: &Envelope) -> Result<usize, DeadLetterReason> {
-        let names = self.names.get_or_insert_default();
-        let written = wire::write_envelope(envelope, names, &mut self.scratch, &mut self.frame);
+        let written = wire::write_envelope(envelope, &mut self.names, &mut self.scratch, &mut self.frame);
         written.map_err(|_| DeadLetterReason::SerializeFailed)
     }
 
     /// Writes an answer; returns the size of its payload.
     pub(super) fn write_reply(&mut self, to: Uid, ask_id: u64, reply: &Reply) -> usize {
-        wire::write_reply(to, ask_id, reply, self.names.get_or_insert_default(), &mut self.frame)
+        wire::write_reply(to, ask_id, reply, &mut self.names, &mut self.frame)
     }
 
     /// Whether the message written since the mark, with a payload of this size, is larger than messages may be. Names
     /// are no part of a message, but they too must fit into the frame.
-    pub(super) fn is_too_large(&self, payload: usize, since: &Mark) -> bool {
+    pub(super) fn is_too_large(&self, payload: usize, since: &FrameEnd) -> bool {
         payload > self.max_message || self.frame.len() - since.len > self.max_message + FRAME_OVERHEAD / 2
     }
 
@@ -73,11 +84,9 @@ impl FrameWriter {
     }
 
     /// Takes back the message written since the mark: a message that does not leave must not number any names.
-    pub(super) fn undo(&mut self, to: &Mark) {
+    pub(super) fn undo(&mut self, to: &FrameEnd) {
         self.frame.truncate(to.len);
-        if let Some(names) = &mut self.names {
-            names.forget_since(to.names);
-        }
+        self.names.forget_since(to.names);
     }
 
     /// Ends the frame; `None` if no message is in it.

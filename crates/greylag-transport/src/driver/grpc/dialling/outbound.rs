@@ -15,7 +15,7 @@ use bytes::{Bytes, BytesMut};
 use greylag_core::{DeadLetterReason, Uid, UniqueAddress};
 use tokio_stream::Stream;
 
-use super::frame_writer::{FrameWriter, Mark};
+use super::frame_writer::{FrameEnd, FrameWriter};
 use crate::driver::grpc::codec::OutFrame;
 use crate::driver::grpc::peers::{DropFault, Peer};
 use crate::driver::grpc::shared::Shared;
@@ -48,7 +48,7 @@ impl StreamState {
         self.agreed.get().copied().unwrap_or_default()
     }
 
-    /// How many of the envelopes written the reader has not read, if it has read so many.
+    /// How many of the envelopes written are not known to be read, once the reader has said that it has read `read`.
     pub(crate) fn unread(&self, read: u64) -> u64 {
         self.written.load(Ordering::Relaxed).saturating_sub(read)
     }
@@ -167,7 +167,7 @@ impl Outbound {
     }
 
     /// Writes an item behind the mark.
-    fn write_item(&mut self, item: &mut Item, peer: &UniqueAddress, mark: &Mark) -> Result<(), DeadLetterReason> {
+    fn write_item(&mut self, item: &mut Item, peer: &UniqueAddress, mark: &FrameEnd) -> Result<(), DeadLetterReason> {
         let shared = &self.shared;
         let payload = match item {
             Item::Envelope(envelope) => {

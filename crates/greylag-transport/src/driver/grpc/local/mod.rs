@@ -1,4 +1,5 @@
-//! The own node: its settings, its names, its runtimes, and what it tells its listeners. Nothing here knows a peer.
+//! The own node: its settings, the facts that its Hellos tell, its runtimes, its inbound streams, and the events for its
+//! listeners. Nothing here uses a peer.
 
 mod announcer;
 mod blocked;

@@ -27,8 +27,8 @@ impl Shutdown {
         self.is_begun.load(Ordering::Acquire)
     }
 
-    /// Returns the same as [`Shutdown::is_begun`], perhaps a moment later: the load orders nothing else, since every
-    /// message does it.
+    /// Whether the end has begun, perhaps a moment late. The load is relaxed because every message that is sent asks
+    /// this.
     pub(crate) fn is_begun_relaxed(&self) -> bool {
         self.is_begun.load(Ordering::Relaxed)
     }
