@@ -70,7 +70,8 @@ pub(crate) struct Node {
     pub(crate) shard_numbers: ShardNumbers,
     /// Values of the layers above.
     pub(crate) extensions: Extensions,
-    /// The access to the node's entities, of a type above this one; set right after the node was made.
+    /// The node's `SharedSharding`, set right after the node was made. Its type is erased, since this module must not name
+    /// a module above it; a field of its own and no extension, since handlers ask for it without a lock.
     sharding: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -108,7 +109,7 @@ impl Node {
         self.sharding.set(sharding).ok();
     }
 
-    /// What was lent.
+    /// The access to the node's entities, as it was set.
     pub(crate) fn lent(&self) -> Option<&(dyn Any + Send + Sync)> {
         self.sharding.get().map(|sharding| &**sharding)
     }

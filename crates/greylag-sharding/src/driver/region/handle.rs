@@ -180,9 +180,8 @@ impl<M: Send + 'static> Region<M> {
     /// Hands every shard over to other regions, then stops. Completes when that is done; may be called repeatedly.
     /// Source: sharding §2.11.
     pub async fn graceful_shutdown(&self) {
-        let stopped = self.0.task.stopped();
         self.0.input(Input::GracefulShutdown);
-        stopped.await;
+        self.0.task.stopped().await;
     }
 
     /// Counters and gauges of this region. Source: sharding §6.5.
@@ -200,9 +199,8 @@ impl<M: Send + 'static> Region<M> {
     /// the coordinator knows. Completes when no entity lives here any more; may be called repeatedly. Source: sharding
     /// §2.11.
     pub async fn stop(&self) {
-        let stopped = self.0.task.stopped();
         self.0.input(Input::Stop);
-        stopped.await;
+        self.0.task.stopped().await;
     }
 
     /// Stops shards of this type, wherever they run: their entities are asked to stop as in a handoff. A stopped shard

@@ -146,7 +146,7 @@ impl RegionTask {
 
     /// Waits until the region has stopped.
     pub(in crate::driver) async fn stopped(&self) {
-        // Waiting cannot fail, since the sender lives in `self`.
+        // Sees a stop that came before this call too. Waiting cannot fail, since the sender lives in `self`.
         self.stopped.subscribe().wait_for(|stopped| *stopped).await.ok();
     }
 }

@@ -1,5 +1,5 @@
-//! What a node does for one entity type, and its region is told of right after it was made: the coordination of the type,
-//! and the memory of its remembered entities.
+//! The coordination of one entity type on this node, and the memory of its remembered entities. Both are set right after
+//! the region was made.
 
 use std::sync::{Arc, OnceLock};
 

@@ -30,6 +30,13 @@ pub(crate) struct SetUpHooks<M> {
     pub(crate) after: Vec<OnSetUp<M>>,
 }
 
+impl<M> SetUpHooks<M> {
+    /// The hooks of the same type with other messages, without those that take the type's region.
+    fn of_other_messages<N>(self) -> SetUpHooks<N> {
+        SetUpHooks { before: self.before, after: Vec::new() }
+    }
+}
+
 impl<M> Default for SetUpHooks<M> {
     fn default() -> Self {
         Self { before: Vec::new(), after: Vec::new() }
@@ -436,7 +443,7 @@ impl<M: Send + 'static, B: EventSourced> EntityType<M, ByEvents<B>> {
             Ok(Box::new(entity(parts, init)?) as BoxedEntity<N>)
         });
         (kind.persisted, kind.incomplete) = (Persisted::Events, incomplete);
-        let hooks = SetUpHooks { before: self.hooks.before, after: Vec::new() };
+        let hooks = self.hooks.of_other_messages();
         EntityType { key, kind, common: self.common.of_other_messages(codec), hooks }
     }
 }
@@ -458,7 +465,7 @@ impl<M: Send + 'static> EntityType<M, Proxy> {
         codec: impl FnOnce(Arc<dyn Codec<M>>) -> Arc<dyn Codec<N>>,
     ) -> EntityType<N, Proxy> {
         let key = EntityKey::named(self.key.name());
-        let hooks = SetUpHooks { before: self.hooks.before, after: Vec::new() };
+        let hooks = self.hooks.of_other_messages();
         EntityType { key, kind: Proxy, common: self.common.of_other_messages(codec), hooks }
     }
 }

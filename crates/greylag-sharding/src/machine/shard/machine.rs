@@ -1,4 +1,4 @@
-//! The shard itself: hands each input to the part that it is for, counts, and ends; and what its store answers.
+//! The shard itself: hands each input to the part that it is for, takes the answers of its store, and ends.
 //!
 //! The end of the shard: stop requests to all entities, force after a deadline, or a kill. A shard that remembers its
 //! entities loads them first, and writes their starts and ends; the states are those of `remembering.rs`.

@@ -1,6 +1,6 @@
 //! Messages on their way to entities: handled at once, or queued until their entity has a turn.
 //!
-//! Also here: entities that end because they are not used, as a message may be one too many.
+//! Also here: stop requests to entities that are not used, or are more than the limit, which a message can exceed.
 //!
 //! Source: sharding §4.1, §4.2, §4.4, §4.10.
 

@@ -100,7 +100,8 @@ impl Passivating {
         self.idle.on_tick(now);
     }
 
-    /// The next entity that has been idle for too long; it gets a stop request now. Visits at most `left` slots.
+    /// The next entity that has been idle for too long, counted as evicted: the caller requests its stop. Takes each
+    /// visited slot off `left`, and visits none once `left` is 0.
     pub(super) fn next_idle<E, P>(&mut self, table: &Table<E, P>, now: u32, left: &mut u32) -> Option<u32> {
         while *left > 0 {
             *left -= 1;

@@ -245,7 +245,7 @@ impl Place {
         }
     }
 
-    /// The task of the shard has ended, as it was told to.
+    /// The task of the shard has ended without a failure: as it was told to, or without a request.
     pub(in crate::machine::region) fn on_shard_stopped(
         &mut self,
         now: Instant,

@@ -1,4 +1,4 @@
-//! Opening a route: waiting messages go first, then the table. And leaving a route.
+//! Opening a route (waiting messages go first, then the table), and leaving one.
 //!
 //! All routes are opened in one place: opening waits until the old path is known to be empty, then empties the buffer
 //! into the new route before other senders can use it.
