@@ -70,7 +70,7 @@ async fn a_node_is_read_only_unless_allowed_and_names_the_setting() {
 
 /// cluster M36: the health of a node that has not joined, and of one that has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_exits_with_0_only_if_all_is_well() {
+async fn health_exits_with_0_only_if_the_node_is_healthy() {
     let node = Node::writable().await;
     let ill = node.run(&["health", "--json"]).await;
     assert_eq!(code(&ill), 5, "{}", output_text(&ill));

@@ -160,7 +160,7 @@ fn health_follows_the_server_without_calls() {
 
 /// A server without free connections degrades the journal, but does not make it unreachable.
 #[test]
-fn too_few_connections_degrade_the_store_and_do_not_stop_it() {
+fn too_few_connections_do_not_take_an_open_store_down() {
     let Some(server) = Postgres::start_with(&["max_connections=5", "superuser_reserved_connections=1"]) else { return };
     runtime().block_on(async {
         server.psql("create role app login password 'app'; grant all on schema public to app").unwrap();
@@ -184,7 +184,7 @@ fn too_few_connections_degrade_the_store_and_do_not_stop_it() {
 
 /// TLS is set by the words of the connection string, as for the lease.
 #[test]
-fn verify_full_checks_the_authority_and_the_host() {
+fn verify_full_checks_the_authority() {
     let (authority, foreign) = (Authority::new(), Authority::new());
     let (files, root) = (authority.sign("server", &["127.0.0.1"]), authority.sign("root", &["a"]).ca);
     let tls = ServerTls { key: &files.key, cert: &files.cert, clients: None };

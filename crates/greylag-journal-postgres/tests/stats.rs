@@ -121,7 +121,7 @@ fn events_with_and_without_tags_share_a_statement() {
 
 /// A plan made while the tables were small must not read a whole large table for ever.
 #[test]
-fn appends_planned_on_empty_tables_find_heads_by_the_index() {
+fn appends_run_with_a_generic_plan_and_without_sequential_scans() {
     with_server(async |server| {
         let journal = open(&server).await;
         server

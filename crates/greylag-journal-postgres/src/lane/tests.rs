@@ -261,7 +261,7 @@ fn scenario_70_a_clock_too_far_behind_is_why_an_append_is_not_stored() {
 
 /// Scenarios persistence 61, 62; J10: after an unanswered try only Ok, Fenced and Unknown are true.
 #[test]
-fn scenario_61_62_after_an_unanswered_try_no_answer_is_not_stored() {
+fn scenario_61_62_after_an_unanswered_try_only_ok_fenced_and_unknown_remain() {
     for failure in [Failure::StorageLow(words()), Failure::Taken(words()), Failure::Refused(words())] {
         let mut bench = Bench::new();
         bench.unanswered();

@@ -272,7 +272,7 @@ async fn another_version_of_the_protocol_is_refused_by_name() {
 
 /// An answer too large for a frame is replaced by an error that says so; the session and its other calls go on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_oversized_answer_is_refused_by_name() {
+async fn an_oversized_answer_is_replaced_by_an_error() {
     let gated = GatedQueries::new();
     gated.answers.add_permits(1);
     let (server, _) = serve(gated, ServerSettings::test()).await;
@@ -377,7 +377,7 @@ async fn scenario_72_a_session_without_a_hello_is_closed() {
 
 /// Scenario persistence 72: the second half of a Hello completes it, which shows that the server waited for that half.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hello_split_in_two_frames_is_accepted() {
+async fn a_hello_sent_in_two_parts_is_accepted() {
     let settings = ServerSettings { hello_timeout: Duration::from_secs(3600), ..ServerSettings::test() };
     let (server, _) = serve(GatedQueries::new(), settings).await;
     let [_, _, half] = without_hello();
