@@ -70,6 +70,8 @@ fn tests_in(path: &Path, text: &str) -> Result<Vec<TranscriptTest>, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     const TWO: &str =
@@ -100,11 +102,13 @@ mod tests {
                 }
                 let call = format!("{CALL}concat!(env!(\"CARGO_MANIFEST_DIR\"), \"/tests/{name}\")");
                 let package = tests.parent().unwrap().file_name().unwrap().to_str().unwrap();
-                let runs = |test_of: &&TranscriptTest| {
-                    let file = tests.join(&test_of.target).with_extension("rs");
-                    test_of.package == package && std::fs::read_to_string(file).unwrap().contains(&call)
-                };
-                assert!(found.iter().any(|test| runs(&test)), "no test target records {}", folder.display());
+                let calls = |file: &PathBuf| std::fs::read_to_string(file).unwrap().contains(&call);
+                let file = rust_files(&tests).unwrap().into_iter().find(calls);
+                let file = file.unwrap_or_else(|| panic!("no test runs {}", folder.display()));
+                let target = file.strip_prefix(&tests).unwrap().iter().next().unwrap().to_str().unwrap();
+                let target = target.trim_end_matches(".rs");
+                let records = |test_of: &TranscriptTest| test_of.package == package && test_of.target == target;
+                assert!(found.iter().any(records), "no test target records {}", folder.display());
                 folders += 1;
             }
         }

@@ -23,7 +23,7 @@ mod projection_simulation {
     pub(crate) mod world;
 }
 
-#[path = "support/record.rs"]
+#[path = "suite/support/record.rs"]
 mod record;
 
 use std::time::Duration;

@@ -3,13 +3,13 @@
 //! Store calls are performed at once, in their order, unless `hold KIND` keeps those of a kind back
 //! until `answer WHAT` or `release`. Time stands still but for `advance`.
 
-#[path = "support/counter.rs"]
+#[path = "suite/support/counter.rs"]
 mod counter;
-#[path = "support/log.rs"]
+#[path = "suite/support/log.rs"]
 mod log;
-#[path = "support/memory.rs"]
+#[path = "suite/support/memory.rs"]
 mod memory;
-#[path = "support/panics.rs"]
+#[path = "suite/support/panics.rs"]
 mod panics;
 
 use std::collections::VecDeque;

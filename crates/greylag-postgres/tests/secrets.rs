@@ -1,6 +1,6 @@
 //! Files with secrets that others can read.
 
-#[path = "../../greylag-transport/tests/common/logs.rs"]
+#[path = "../../greylag-transport/tests/suite/common/logs.rs"]
 mod logs;
 
 use std::fs::Permissions;

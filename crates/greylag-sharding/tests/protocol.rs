@@ -5,7 +5,7 @@
 
 #[path = "protocol/coordinator.rs"]
 mod coordinator;
-#[path = "common/machines.rs"]
+#[path = "suite/common/machines.rs"]
 mod machines;
 #[path = "protocol/regions.rs"]
 mod regions;

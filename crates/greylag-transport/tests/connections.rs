@@ -1,20 +1,16 @@
 //! How connections are kept alive, how they end, and how a newer one takes over.
 
-#[path = "common/certificates.rs"]
-mod certificates;
+#[path = "suite/common/mod.rs"]
 mod common;
-#[path = "common/logs.rs"]
-mod logs;
-#[path = "common/raw.rs"]
-mod raw;
 
+use common::{logs, raw};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use common::raw::{Hello, Raw};
 use common::{LONG, Node, closed, next, node, number, read, until};
 use greylag_core::DeadLetterReason;
 use greylag_transport::{Destination, Envelope, Inbound, Receiver, Recipient, Remoting, TransportSettings};
-use raw::{Hello, Raw};
 use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 

@@ -1,9 +1,9 @@
 //! Nodes that shut down in order, one by one and at the same time.
 
+#[path = "suite/common/mod.rs"]
 mod common;
-#[path = "common/logs.rs"]
-mod logs;
 
+use common::logs;
 use std::time::Duration;
 
 use common::{LONG, Node, node, number, until};

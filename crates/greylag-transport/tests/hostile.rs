@@ -1,20 +1,16 @@
 //! Hostile callers: each is refused, counted, and named in the log, and the traffic of others goes on.
 
-#[path = "common/certificates.rs"]
-mod certificates;
+#[path = "suite/common/mod.rs"]
 mod common;
-#[path = "common/logs.rs"]
-mod logs;
-#[path = "common/raw.rs"]
-mod raw;
 
+use common::{logs, raw};
 use std::time::Duration;
 
-use certificates::{Authority, with};
+use common::certificates::{Authority, with};
+use common::raw::{Hello, Raw};
 use common::{LONG, Node, node, until};
 use greylag_core::DeadLetterReason;
 use greylag_transport::{AskError, Intrusion, RejectCode, Remoting, TransportEvent, TransportSettings};
-use raw::{Hello, Raw};
 
 const HOST: &str = "127.0.0.1";
 

@@ -1,9 +1,9 @@
 //! Lanes over real sockets: the lane of each message, full queues, and priorities.
 
+#[path = "suite/common/mod.rs"]
 mod common;
-#[path = "common/logs.rs"]
-mod logs;
 
+use common::logs;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 
 use common::{LONG, Node, next, node, number, read, until};

@@ -3,16 +3,13 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "suite/common/mod.rs"]
 mod common;
 
-#[path = "common/certificates.rs"]
-mod certificates;
-#[path = "common/raw.rs"]
-mod raw;
-
-use common::{LONG, node, until};
+use common::raw;
+use common::raw::{Hello, Raw};
+use common::{node, until};
 use greylag_transport::{Intrusion, TransportSettings};
-use raw::{Hello, Raw};
 
 /// The bytes that a connection and its buffers take beside the frame.
 const BESIDE: usize = 2 << 20;

@@ -1,9 +1,9 @@
 //! Panics in code of the layers above that the transport calls: only the call that panicked is lost.
 
+#[path = "suite/common/mod.rs"]
 mod common;
-#[path = "common/logs.rs"]
-mod logs;
 
+use common::logs;
 use std::sync::Arc;
 
 use common::{LONG, Node, node};

@@ -1,16 +1,12 @@
 //! Encrypted associations: which certificates are accepted, for which host, and how they are replaced.
 
-#[path = "common/certificates.rs"]
-mod certificates;
+#[path = "suite/common/mod.rs"]
 mod common;
-#[path = "common/logs.rs"]
-mod logs;
-#[path = "common/raw.rs"]
-mod raw;
 
+use common::{logs, raw};
 use std::time::Duration;
 
-use certificates::{Authority, load, with};
+use common::certificates::{Authority, load, with};
 use common::{LONG, Node, next, node, number, read, until};
 use greylag_core::{DeadLetterReason, Registry};
 use greylag_transport::{

@@ -1,4 +1,4 @@
-//! The hand-overs of an append, counted where they are made. `tests/append_path.rs` counts its tasks; its header lists
+//! The hand-overs of an append, counted where they are made. `tests/suite/append_path.rs` counts its tasks; its header lists
 //! the whole path.
 
 use super::*;

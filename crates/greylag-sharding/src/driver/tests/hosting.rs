@@ -516,7 +516,7 @@ async fn scenario_77_entities_that_persist_begin_what_plain_ones_do() {
 }
 
 /// Scenario persistence 77: results of a replaced entity's work never come; a command to itself depends on the lost
-/// state. (Results during a write: greylag-persistence, tests/background_work.rs.)
+/// state. (Results during a write: greylag-persistence, tests/suite/background_work.rs.)
 #[tokio::test]
 async fn scenario_77_results_of_work_of_a_replaced_entity_never_come() {
     for_both(async |kind| {
