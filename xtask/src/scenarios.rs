@@ -1,4 +1,5 @@
-//! Checks `docs/scenarios.md`, which names a test for each scenario and for each rule: the tests must exist.
+//! Checks `docs/scenarios.md`, which names a test for each scenario and for each rule: the tests must exist where they are
+//! said to be.
 //!
 //! Each anchor of `docs/spec` for a scenario, a rule or a case of the conformance kits needs a row. [`SHOWN_OTHERWISE`]
 //! lists the rules that need none; scenarios and rules without a test are listed, each with its reason, at the end of the
@@ -79,15 +80,16 @@ pub(crate) fn scenarios() -> Result<(), Failure> {
     if rows.is_empty() {
         return Err("docs/scenarios.md has no row `| <document> <number> | <test> | <note> |`".to_owned());
     }
-    let names = test_names(&root())?;
+    let places = Places::read(&root())?;
     let mut missing = Vec::new();
     for (scenario, tests) in &rows {
-        let named: Vec<_> = tests.split([' ', ',', ';', '(', ')', '`']).filter_map(test_name).collect();
+        let words = tests.split([' ', ',', ';', '(', ')', '`']);
+        let named: Vec<_> = words.filter_map(|word| Some((word, test_name(word)?))).collect();
         if named.is_empty() {
             missing.push(format!("{scenario}: {tests:?} names no test"));
         }
-        let absent = named.iter().filter(|name| !exists(name, &names));
-        missing.extend(absent.map(|name| format!("{scenario}: there is no test {name}")));
+        let absent = named.iter().filter(|(word, name)| !places.have(word, name));
+        missing.extend(absent.map(|(word, _)| format!("{scenario}: there is no test {word}")));
     }
     let (anchors, _) = spec::anchors()?;
     let without = without_test(&text);
@@ -122,27 +124,79 @@ fn test_name(word: &str) -> Option<&str> {
     (is_name && !last.ends_with(".rs")).then_some(last)
 }
 
-/// Whether a test of this name exists; `scenario_14_*` matches every test with that prefix.
-fn exists(name: &str, names: &BTreeSet<String>) -> bool {
-    match name.split_once('*') {
-        Some((begin, end)) => names.iter().any(|known| known.starts_with(begin) && known.ends_with(end)),
-        None => names.contains(name),
+/// Where the functions and the transcripts of the workspace are, by their names.
+#[derive(Default)]
+struct Places(BTreeMap<String, Vec<Place>>);
+
+/// A file that has a test of some name.
+#[derive(Clone, Default)]
+struct Place {
+    /// The folders of the file and the file itself, in the spelling of modules: `crates`, `greylag_cluster`, `src`, `gossip`.
+    path: Vec<String>,
+    /// The modules that are written in the file.
+    inline: BTreeSet<String>,
+}
+
+impl Places {
+    /// Reads the names of all functions, and of all transcripts.
+    fn read(root: &Path) -> Result<Self, Failure> {
+        let mut places = Self::default();
+        for directory in ["attack", "crates", "examples", "jobs", "netns", "simulation", "soak"] {
+            for file in rust_files(&root.join(directory))? {
+                let text =
+                    std::fs::read_to_string(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
+                places.add(file.strip_prefix(root).expect("the file is below the root"), &text);
+            }
+        }
+        for name in transcripts(&root.join("crates"))? {
+            places.0.entry(name).or_default().push(Place::default());
+        }
+        Ok(places)
+    }
+
+    /// Adds the functions of a file.
+    fn add(&mut self, file: &Path, text: &str) {
+        let path = file.with_extension("").iter().filter_map(|part| Some(part.to_str()?.replace('-', "_"))).collect();
+        let written = |rest: &&str| rest.find(['{', ';']).is_some_and(|end| rest[end..].starts_with('{'));
+        let place = Place { path, inline: text.split("mod ").skip(1).filter(written).filter_map(identifier).collect() };
+        let functions = text.split("fn ").skip(1).filter_map(identifier);
+        // A macro makes tests of tables with named cases.
+        let cases = text.lines().filter_map(|line| identifier(line.trim().strip_prefix("case ")?));
+        for name in functions.chain(cases).collect::<BTreeSet<_>>() {
+            self.0.entry(name).or_default().push(place.clone());
+        }
+    }
+
+    /// Whether a test of this name is where the word says; `scenario_14_*` matches every test with that prefix.
+    fn have(&self, word: &str, name: &str) -> bool {
+        let modules = modules(word);
+        let is_there = |known: &str| self.0.get(known).is_some_and(|all| all.iter().any(|place| place.is_in(&modules)));
+        match name.split_once('*') {
+            Some((begin, end)) => {
+                self.0.keys().any(|known| known.starts_with(begin) && known.ends_with(end) && is_there(known))
+            }
+            None => is_there(name),
+        }
     }
 }
 
-/// The names of all functions, and of all transcripts.
-fn test_names(root: &Path) -> Result<BTreeSet<String>, Failure> {
-    let mut names = BTreeSet::new();
-    for directory in ["attack", "crates", "examples", "jobs", "netns", "simulation", "soak"] {
-        for file in rust_files(&root.join(directory))? {
-            let text = std::fs::read_to_string(&file).map_err(|e| format!("cannot read {}: {e}", file.display()))?;
-            names.extend(text.split("fn ").skip(1).filter_map(identifier));
-            // A macro makes tests of tables with named cases.
-            names.extend(text.lines().filter_map(|line| identifier(line.trim().strip_prefix("case ")?)));
-        }
+impl Place {
+    /// Whether the place is in these modules: each is a folder of its path, in that order, or written in its file.
+    fn is_in(&self, modules: &[&str]) -> bool {
+        let mut path = self.path.iter();
+        // `path` keeps its position where a module is written in the file.
+        let mut on_path =
+            |module: &str| path.any(|part| part == module || module.strip_prefix("greylag_") == Some(part));
+        self.path.is_empty() || modules.iter().all(|module| self.inline.contains(*module) || on_path(module))
     }
-    names.extend(transcripts(&root.join("crates"))?);
-    Ok(names)
+}
+
+/// The crate and the modules that a word such as `crate::module::test` or `tests/module.rs::test` names before the test.
+fn modules(word: &str) -> Vec<&str> {
+    let parts = word.split("::").flat_map(|part| part.trim_end_matches(".rs").split('/'));
+    let mut modules: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
+    modules.pop();
+    modules
 }
 
 fn identifier(text: &str) -> Option<String> {
@@ -185,9 +239,36 @@ mod tests {
 
     #[test]
     fn a_star_stands_for_at_least_one_test() {
-        let names = BTreeSet::from(["scenario_14_a".to_owned(), "join_2.txt".to_owned()]);
-        assert!(exists("scenario_14_*", &names) && exists("join_*.txt", &names));
-        assert!(!exists("scenario_15_*", &names) && !exists("scenario_14", &names));
+        let names = ["scenario_14_a", "join_2.txt"].map(|name| (name.to_owned(), vec![Place::default()]));
+        let places = Places(BTreeMap::from(names));
+        let have = |name| places.have(name, name);
+        assert!(have("scenario_14_*") && have("join_*.txt"));
+        assert!(!have("scenario_15_*") && !have("scenario_14"));
+    }
+
+    #[test]
+    fn a_test_is_looked_for_in_the_modules_that_its_row_names() {
+        let mut places = Places::default();
+        places
+            .add(Path::new("crates/greylag-cluster/src/gossip/state.rs"), "mod tests {\n    fn merge_commutes() {}\n}");
+        places.add(Path::new("crates/greylag-cluster/tests/suite/sockets.rs"), "fn three_restarts() {}");
+        places.add(Path::new("simulation/tests/persistence.rs"), "fn promises() {}");
+        let have = |word| places.have(word, test_name(word).unwrap());
+        for word in [
+            "greylag_cluster::gossip::state::tests::merge_commutes",
+            "state::tests::merge_*",
+            "greylag_cluster::sockets::three_restarts",
+            "tests/suite/sockets.rs::three_restarts",
+            "three_restarts",
+        ] {
+            assert!(have(word), "{word}");
+        }
+        assert!(places.have("greylag_simulation::persistence::promises", "promises"));
+        for word in
+            ["greylag_ddata::sockets::three_restarts", "greylag_cluster::core::merge_commutes", "sockets::merge_*"]
+        {
+            assert!(!have(word), "{word}");
+        }
     }
 
     #[test]
@@ -225,12 +306,5 @@ mod tests {
         assert_eq!(covered_ids("alpha A1, A2–A4", &words), ["alpha A1", "alpha A2", "alpha A3", "alpha A4"]);
         assert_eq!(covered_ids("beta journal 3", &words), ["beta journal 3"]);
         assert!(covered_ids("alpha A1 (one part)", &words).is_empty());
-    }
-
-    #[test]
-    fn the_names_of_tests_include_this_one() {
-        let names: Vec<_> =
-            "fn one() {}\n async fn two_b<T>() {}".split("fn ").skip(1).filter_map(identifier).collect();
-        assert_eq!(names, ["one", "two_b"]);
     }
 }
