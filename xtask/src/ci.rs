@@ -125,28 +125,28 @@ pub(crate) fn durable(cycles: u64) -> Result<(), Failure> {
         "--features",
         "ddata",
         "--test",
-        "ddata_crash",
+        "suite",
         "--",
         "--nocapture",
-        "acknowledged",
+        "ddata_crash::a_replicator_killed_under_load",
     ];
     run_with("cargo", &arguments, &[("GREYLAG_DDATA_CRASH_CYCLES", &cycles.to_string())])
 }
 
 /// Kills the embedded journal under load this many times, in a release build; fails if an acknowledged write is lost.
 pub(crate) fn journal_crash(cycles: u64) -> Result<(), Failure> {
-    journal_sled("crash", "acknowledged", ("GREYLAG_CRASH_CYCLES", cycles))
+    journal_sled("crash::killed_under_load", ("GREYLAG_CRASH_CYCLES", cycles))
 }
 
 /// Damages copies of embedded journals this many times, in a release build; fails if a wrong value is read.
 pub(crate) fn journal_damage(flips: u64) -> Result<(), Failure> {
-    journal_sled("mutilation", "", ("GREYLAG_MUTILATIONS", flips))?;
-    journal_sled("power_loss", "", ("GREYLAG_POWER_LOSSES", flips))
+    journal_sled("mutilation::", ("GREYLAG_MUTILATIONS", flips))?;
+    journal_sled("power_loss::", ("GREYLAG_POWER_LOSSES", flips))
 }
 
-fn journal_sled(test: &str, only: &str, (variable, count): (&str, u64)) -> Result<(), Failure> {
-    let cargo = ["test", "--quiet", "--release", "--package", "greylag-journal-sled", "--test", test, "--"];
-    let arguments = [&cargo[..], &["--nocapture", "--test-threads=1", only]].concat();
+fn journal_sled(tests: &str, (variable, count): (&str, u64)) -> Result<(), Failure> {
+    let cargo = ["test", "--quiet", "--release", "--package", "greylag-journal-sled", "--test", "suite", "--"];
+    let arguments = [&cargo[..], &["--nocapture", "--test-threads=1", tests]].concat();
     run_with("cargo", &arguments, &[(variable, &count.to_string())])
 }
 
