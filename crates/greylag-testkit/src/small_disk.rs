@@ -71,8 +71,9 @@ fn say(line: &str) {
     let _closed = writeln!(io::stdout(), "\n{line}");
 }
 
-/// Runs the test named `child` of this binary on a disk of `mebibytes` MiB, and waits for its end. On a system without
-/// mount namespaces prints a line that begins with `SKIPPED:` (which the gate counts as a failure).
+/// Runs the test named `child` of this binary on a disk of `mebibytes` MiB, and waits for its end. The name has the
+/// modules before it, as in `disk::child_on_a_full_disk`. On a system without mount namespaces prints a line that begins
+/// with `SKIPPED:` (which the gate counts as a failure).
 ///
 /// # Panics
 /// If the child fails, with its output, or does not reach [`SmallDisk::done`].

@@ -77,5 +77,5 @@ fn child_on_a_small_disk() {
 
 #[test]
 fn a_full_disk_refuses_appends_and_loses_nothing() {
-    small_disk::run("child_on_a_small_disk", 64);
+    small_disk::run("full_disk::child_on_a_small_disk", 64);
 }

@@ -125,15 +125,15 @@ async fn child_that_may_not_write() {
 
 #[test]
 fn appends_are_refused_before_the_disk_is_full_and_go_on_when_it_is_not() {
-    small_disk::run("child_with_a_watermark", 64);
+    small_disk::run("disk::child_with_a_watermark", 64);
 }
 
 #[test]
 fn a_full_disk_loses_nothing_and_is_got_over() {
-    small_disk::run("child_without_a_watermark", 48);
+    small_disk::run("disk::child_without_a_watermark", 48);
 }
 
 #[test]
 fn a_directory_that_may_not_be_written_is_refused_by_name() {
-    small_disk::run("child_that_may_not_write", 48);
+    small_disk::run("disk::child_that_may_not_write", 48);
 }

@@ -231,5 +231,5 @@ async fn child_on_a_small_disk() {
 /// ddata U5: a full disk makes updates fail; the replicator lives on, and recovers when space returns.
 #[test]
 fn scenario_40_a_full_disk_is_told_and_got_over() {
-    small_disk::run("child_on_a_small_disk", 40);
+    small_disk::run("ddata_crash::child_on_a_small_disk", 40);
 }

@@ -265,7 +265,7 @@ async fn child_with_a_watermark() {
 /// ddata 88: the store itself refuses changes that only add, and does removals.
 #[test]
 fn scenario_88_changes_that_only_add_are_refused_before_the_disk_is_full() {
-    small_disk::run("child_with_a_watermark", 96);
+    small_disk::run("ddata_tail::child_with_a_watermark", 96);
 }
 
 /// Not a test of its own: runs on a disk of its own.
@@ -305,5 +305,5 @@ async fn child_with_a_replicator() {
 /// ddata 88: with 1 MiB left, updates end with `StoreFailed` before the file system is full, and go on once there is room.
 #[test]
 fn scenario_88_updates_fail_before_the_disk_is_full_and_go_on_once_there_is_room() {
-    small_disk::run("child_with_a_replicator", 96);
+    small_disk::run("ddata_tail::child_with_a_replicator", 96);
 }
