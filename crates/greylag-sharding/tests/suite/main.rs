@@ -8,7 +8,6 @@ mod append_path;
 mod bounds;
 mod buffer;
 mod cluster;
-mod codecs;
 mod daemons;
 mod errors;
 mod escalate;

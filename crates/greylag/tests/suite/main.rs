@@ -27,4 +27,3 @@ mod singletons;
 mod stores;
 #[cfg(feature = "sharding")]
 mod strangers;
-mod warnings;
