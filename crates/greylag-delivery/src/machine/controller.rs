@@ -10,7 +10,6 @@ use std::time::Instant;
 use crate::ids::{ControllerRef, Epoch, SeqNr};
 use crate::machine::producer_link::Frames;
 use crate::machine::storing::{Answer, Call, End, StoringState};
-use crate::machine::work_pulling::{ListedWorker, WorkerStats};
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage, UpstreamMessage};
 
 /// A message to be sent.
@@ -22,6 +21,15 @@ pub struct Message<P> {
     pub bytes: usize,
     /// Whether the sender waits for the confirmation.
     pub ack: bool,
+}
+
+/// A worker, as a directory lists it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ListedWorker {
+    /// The worker's consumer controller.
+    pub worker: ControllerRef,
+    /// Whether the worker's node is reachable, so that the worker gets messages.
+    pub selectable: bool,
 }
 
 /// An input to the producer controller.
@@ -224,6 +232,19 @@ pub struct ControllerStats {
     pub links_with_demand: u64,
     /// Confirmations of frames that were never sent, and messages to other incarnations.
     pub ignored: u64,
+}
+
+/// Counts of a producer's workers, and of its messages.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WorkerStats {
+    /// Registered workers.
+    pub number_of_workers: u64,
+    /// Workers that get messages: reachable, and not silent.
+    pub selectable: u64,
+    /// Messages held by workers.
+    pub in_flight: u64,
+    /// Pending messages.
+    pub pending: u64,
 }
 
 /// The interface of a producer controller to its driver.

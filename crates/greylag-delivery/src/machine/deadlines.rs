@@ -7,7 +7,12 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// `now` plus `pause`, cut to a century.
+pub(crate) fn after(now: Instant, pause: Duration) -> Instant {
+    now + pause.min(Duration::from_secs(100 * 365 * 24 * 3600))
+}
 
 /// Kept by a child: the time of its entry in the heap, if there is one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -62,7 +67,6 @@ impl ArmedTimer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn later_deadlines_cost_nothing_and_superseded_entries_are_forgotten() {
@@ -81,5 +85,14 @@ mod tests {
         assert!(!armed.fired(entry), "superseded at 2 s");
         assert_eq!(deadlines.next(), Some(at(9)));
         assert_eq!(deadlines.pop_due(at(8)), None);
+    }
+
+    #[test]
+    fn a_pause_is_added_whole_up_to_a_century() {
+        let now = Instant::now();
+        let year = Duration::from_secs(365 * 24 * 3600);
+        assert_eq!(after(now, Duration::from_secs(90)), now + Duration::from_secs(90));
+        assert_eq!(after(now, 99 * year), now + 99 * year);
+        assert_eq!(after(now, Duration::MAX), now + 100 * year);
     }
 }

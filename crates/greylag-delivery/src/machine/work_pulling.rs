@@ -13,14 +13,14 @@
 //!
 //! Source: delivery §2, W2 to W6, W8.
 
+mod dispatching;
 mod jobs;
+mod settings;
 mod workers;
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use greylag_core::UniqueAddress;
-
-use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
+use crate::ids::{Epoch, SeqNr, StreamId};
 use crate::machine::admission::{Admission, Waiter};
 use crate::machine::controller::{Controller, ControllerStats, Effect, Failure, Input, Message, Refusal};
 use crate::machine::producer_link::{self, Frames};
@@ -31,67 +31,8 @@ use crate::sabotage::Sabotage;
 use jobs::Jobs;
 use workers::Workers;
 
-/// Which worker with demand gets the next message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum WorkerSelection {
-    /// A worker with the fewest messages in hand; a random one of several.
-    #[default]
-    LeastInFlight,
-    /// A random worker.
-    Random,
-}
-
-/// Settings of the controller.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WorkPullingSettings {
-    /// The logical producer.
-    pub producer_id: ProducerId,
-    /// The node (process) of the producer.
-    pub node: UniqueAddress,
-    /// The path to which workers answer. Links are numbered from 1 below it, so the path must never be given to another
-    /// controller.
-    pub path: std::sync::Arc<str>,
-    /// Stream and epoch of a producer that stores nothing; a durable producer takes both from its queue.
-    pub stream: Option<(StreamId, Epoch)>,
-    /// Interval of P8 until the first answer.
-    pub resend_first_interval: Duration,
-    /// Interval of P8 afterwards, and the silence after which P9 probes.
-    pub resend_first_unconfirmed_idle_timeout: Duration,
-    /// Limit of pending messages (W4).
-    pub buffer_size: usize,
-    /// Which worker gets the next message (W3).
-    pub selection: WorkerSelection,
-    /// A worker that has not answered its first message for this long is suspect (W6).
-    pub worker_first_timeout: Duration,
-    /// A message unconfirmed for this long is also given to another worker; `None` waits for ever.
-    pub work_timeout: Option<Duration>,
-    /// Seed of the random selection.
-    pub seed: u64,
-    /// The wall clock at the creation of the controller, and the instant of that time.
-    pub clock: (TimestampMillis, Instant),
-}
-
-/// A worker, as a directory lists it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ListedWorker {
-    /// The worker's consumer controller.
-    pub worker: ControllerRef,
-    /// Whether the worker's node is reachable, so that the worker gets messages.
-    pub selectable: bool,
-}
-
-/// Counts of a producer's workers, and of its messages.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct WorkerStats {
-    /// Registered workers.
-    pub number_of_workers: u64,
-    /// Workers that get messages: reachable, and not silent.
-    pub selectable: u64,
-    /// Messages held by workers.
-    pub in_flight: u64,
-    /// Pending messages.
-    pub pending: u64,
-}
+pub use crate::machine::controller::{ListedWorker, WorkerStats};
+pub use settings::{WorkPullingSettings, WorkerSelection};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Life {
@@ -137,7 +78,7 @@ impl<P: Clone> WorkPulling<P> {
             admission: Admission::default(),
             in_store: std::collections::BTreeSet::new(),
             jobs: Jobs::new(settings.work_timeout),
-            workers: Workers::new(settings.seed),
+            workers: Workers::new(&settings),
             highest_confirmed: SeqNr::NONE,
             stats: ControllerStats::default(),
             from_storing: Vec::new(),
@@ -435,7 +376,7 @@ impl<P: Clone> Controller<P> for WorkPulling<P> {
 }
 
 /// Answers an input of a controller that has ended.
-pub(super) fn refuse<P>(input: Input<P>, out: &mut Vec<Effect<P>>) {
+fn refuse<P>(input: Input<P>, out: &mut Vec<Effect<P>>) {
     match input {
         Input::Admit { ticket, message, .. } | Input::Use { ticket, message, .. } => {
             out.push(Effect::Refused { ticket, frames: Some(message.frames), why: Refusal::Closed });

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use crate::ids::SeqNr;
+use crate::machine::deadlines::after;
 use crate::queue::{Confirmation, MessageSent, Qualifier, TimestampMillis};
 
 /// For each qualifier the highest number, and all exact numbers. Source: delivery D5.
@@ -41,11 +42,7 @@ impl PendingConfirmations {
     /// When the confirmations must be stored at the latest. Intervals are cut to a century.
     pub(super) fn due(&self, count: usize, interval: Duration) -> Option<Instant> {
         let since = self.since?;
-        Some(if self.messages >= count {
-            since
-        } else {
-            since + interval.min(Duration::from_secs(100 * 365 * 24 * 3600))
-        })
+        Some(if self.messages >= count { since } else { after(since, interval) })
     }
 
     /// All confirmations, for one write.

@@ -7,6 +7,7 @@ use super::confirmations::PendingConfirmations;
 use super::polling::Polling;
 use super::{Answer, Call, Effect, End, Found, StoringSettings, StoringState, Unstored};
 use crate::ids::SeqNr;
+use crate::machine::deadlines::after;
 use crate::queue::{Confirmation, MessageSent, QueueError, QueueState};
 
 /// How often a load's timeout doubles at most.
@@ -437,29 +438,10 @@ impl<M: Clone> Durable<M> {
     }
 }
 
-/// `now` plus `pause`, cut to a century.
-pub(super) fn after(now: Instant, pause: Duration) -> Instant {
-    now + pause.min(Duration::from_secs(100 * 365 * 24 * 3600))
-}
-
 fn first_of<M>(batch: &Batch<M>) -> SeqNr {
     batch.messages.first().map_or(SeqNr::NONE, |message| message.seq_nr)
 }
 
 fn last_of<M>(batch: &Batch<M>) -> SeqNr {
     batch.messages.last().map_or(SeqNr::NONE, |message| message.seq_nr)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_pause_is_added_whole_up_to_a_century() {
-        let now = Instant::now();
-        let year = Duration::from_secs(365 * 24 * 3600);
-        assert_eq!(after(now, Duration::from_secs(90)), now + Duration::from_secs(90));
-        assert_eq!(after(now, 99 * year), now + 99 * year);
-        assert_eq!(after(now, Duration::MAX), now + 100 * year);
-    }
 }

@@ -4,6 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::Found;
 use crate::ids::SeqNr;
+use crate::machine::deadlines::after;
 use crate::queue::MessageSent;
 
 /// See the module's documentation. Source: delivery §4.4 (outbox).
@@ -42,7 +43,7 @@ impl<M> Polling<M> {
         self.at.filter(|at| *at <= now)?;
         self.asked = self.room.min(max.max(1));
         if self.asked == 0 {
-            self.at = Some(super::durable::after(now, self.interval));
+            self.at = Some(after(now, self.interval));
             return None;
         }
         Some(self.asked)
@@ -52,7 +53,7 @@ impl<M> Polling<M> {
     /// more. `next` is the number of the next message.
     pub(super) fn answered(&mut self, now: Instant, messages: Vec<MessageSent<M>>, next: &mut u64) {
         let is_full = messages.len() >= self.asked;
-        self.at = Some(if is_full { now } else { super::durable::after(now, self.interval) });
+        self.at = Some(if is_full { now } else { after(now, self.interval) });
         self.room = self.room.saturating_sub(messages.len());
         for sent in messages {
             let after = SeqNr(next.saturating_sub(1));
