@@ -13,6 +13,7 @@
 //!
 //! Source: delivery K1 to K3, K7, K8.
 
+mod encoding;
 mod format;
 
 use std::fmt;
@@ -25,7 +26,7 @@ use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Encoded, Manifest};
 use crate::machine::producer_link::Frames;
 use crate::message::Content;
 use crate::wire::Piece;
-use format::UnencodedValue;
+use format::{UnencodedValue, write};
 
 pub(crate) use format::Format;
 
@@ -287,12 +288,6 @@ const NO_CODEC: CodecId = CodecId::from_u32(0);
 /// No bytes, without a codec.
 fn nothing() -> Encoded {
     Encoded { codec: NO_CODEC, manifest: Manifest::from_static(""), payload: Bytes::new() }
-}
-
-fn write<T: 'static>(value: &T, codec: &dyn Codec<T>) -> Result<Encoded, EncodeError> {
-    let mut buffer = BytesMut::new();
-    codec.encode(value, &mut buffer)?;
-    Ok(Encoded { codec: codec.id(), manifest: codec.manifest(value), payload: buffer.freeze() })
 }
 
 /// Decodes a value; a panic of the codec counts as a refusal of the bytes.

@@ -2,6 +2,8 @@
 //!
 //! Source: delivery §8.
 
+mod error;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +15,8 @@ use crate::machine::sharding_producer::ShardingProducerSettings;
 use crate::machine::storing::StoringSettings;
 use crate::machine::work_pulling::WorkerSelection;
 use crate::queue::EventSourcedQueueSettings;
+
+pub use error::SettingsError;
 
 /// Bytes of a transport message reserved for the fields around a chunk. Source: delivery §8.
 pub(crate) const LANE_MARGIN: usize = 4 << 10;
@@ -241,18 +245,6 @@ impl Default for ShardingSettings {
         }
     }
 }
-
-/// A setting is invalid, or contradicts another one. Nothing was started.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("delivery.{field}: {why}")]
-pub struct SettingsError {
-    /// The name of the setting.
-    pub field: &'static str,
-    /// What is wrong with its value.
-    pub why: &'static str,
-}
-
-greylag_core::debug_is_sentence!(SettingsError);
 
 impl DeliverySettings {
     /// For tests: the window and intervals of the specification's scenarios.

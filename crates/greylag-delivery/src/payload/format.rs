@@ -1,20 +1,17 @@
-//! Encodes the messages of a producer, except messages that stay on their node.
+//! How a producer's messages are encoded, and the message that is not encoded yet.
 //!
-//! A message to an entity of the producer's own node is kept as a value, neither encoded nor cut. Its size is the
-//! codec's estimate. If the entity turns out to be on another node, the message is encoded and cut in the producer's
-//! task; encoding errors, which a sender otherwise gets at once, only occur then.
+//! A message that is not encoded refers to the format of its producer, which encodes the message if its entity turns out
+//! to be on another node.
 //!
 //! Source: delivery K1, K7.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use greylag_core::{Codec, EncodeError, Encoded};
 
-use super::{Body, Payload, write};
-use crate::error::SendError;
-use crate::machine::portable::{Portable, UnsendableError};
-use crate::machine::producer_link::Frames;
+use crate::machine::portable::UnsendableError;
 
 /// Codec, size limit and chunk size of a producer's messages.
 pub(crate) struct Format<T> {
@@ -22,48 +19,6 @@ pub(crate) struct Format<T> {
     /// Messages are cut into frames of this many bytes; 0 for one frame each.
     pub(crate) chunk_bytes: usize,
     pub(crate) max_message_bytes: usize,
-}
-
-impl<T: 'static> Format<T> {
-    /// Encodes a message, for other nodes or a store.
-    ///
-    /// # Errors
-    /// [`SendError`] with the message.
-    pub(crate) fn encode(&self, message: T) -> Result<Payload<T>, SendError<T>> {
-        let payload =
-            Payload::encode(message, &*self.codec).map_err(|(message, error)| SendError::Encode(message, error))?;
-        let (size, max) = (payload.size(), self.max_message_bytes);
-        if size <= max {
-            return Ok(payload);
-        }
-        Err(match payload.into_value() {
-            Some(message) => SendError::MessageTooLarge { message, size, max },
-            None => SendError::Closed(None),
-        })
-    }
-
-    /// Keeps a message as a value, for an entity of this node. If the codec's size estimate is above the limit, the
-    /// message is encoded, since only its bytes show its true size.
-    ///
-    /// # Errors
-    /// [`SendError`] with the message.
-    pub(crate) fn keep(self: &Arc<Self>, message: T) -> Result<Payload<T>, SendError<T>> {
-        let size = self.codec.size_hint(&message);
-        if size > self.max_message_bytes {
-            return self.encode(message);
-        }
-        Ok(Payload(Body::Unencoded(UnencodedValue { value: Arc::new(message), size, format: self.clone() })))
-    }
-
-    /// Decodes a stored message.
-    pub(crate) fn read(&self, encoded: Encoded) -> Payload<T> {
-        Payload::decode(encoded, &*self.codec)
-    }
-
-    /// Splits a message into frames.
-    pub(crate) fn frames(&self, payload: Payload<T>) -> Frames<Payload<T>> {
-        payload.frames(self.chunk_bytes)
-    }
 }
 
 /// A message that is not encoded.
@@ -75,6 +30,10 @@ pub(super) struct UnencodedValue<T> {
 }
 
 impl<T> UnencodedValue<T> {
+    pub(super) fn new(value: Arc<T>, size: usize, format: Arc<Format<T>>) -> Self {
+        Self { value, size, format }
+    }
+
     pub(super) fn value(&self) -> &Arc<T> {
         &self.value
     }
@@ -85,6 +44,11 @@ impl<T> UnencodedValue<T> {
 
     pub(super) fn size(&self) -> usize {
         self.size
+    }
+
+    /// The chunk size of the message's producer.
+    pub(super) fn chunk_bytes(&self) -> usize {
+        self.format.chunk_bytes
     }
 }
 
@@ -98,14 +62,14 @@ impl<T: 'static> UnencodedValue<T> {
         })
     }
 
-    /// Encodes the message and cuts it into chunks.
-    fn into_frames(self) -> Result<Frames<Payload<T>>, UnsendableError> {
+    /// Encodes the message, because it leaves the node, and checks its size.
+    pub(super) fn into_encoded(self) -> Result<(Encoded, Arc<T>), UnsendableError> {
         let encoded = self.written()?;
         let (size, max) = (encoded.payload.len(), self.format.max_message_bytes);
         if size > max {
             return Err(UnsendableError::TooLarge { size, max });
         }
-        Ok(self.format.frames(Payload(Body::Value(encoded, self.value))))
+        Ok((encoded, self.value))
     }
 }
 
@@ -115,15 +79,9 @@ impl<T> Clone for UnencodedValue<T> {
     }
 }
 
-impl<T: 'static> Portable for Payload<T> {
-    fn is_portable(&self) -> bool {
-        !matches!(self.0, Body::Unencoded(_))
-    }
-
-    fn into_portable(frames: Frames<Self>) -> Result<Frames<Self>, UnsendableError> {
-        match frames {
-            Frames::Whole(Self(Body::Unencoded(unencoded))) => unencoded.into_frames(),
-            frames => Ok(frames),
-        }
-    }
+/// Encodes a value.
+pub(super) fn write<T: 'static>(value: &T, codec: &dyn Codec<T>) -> Result<Encoded, EncodeError> {
+    let mut buffer = BytesMut::new();
+    codec.encode(value, &mut buffer)?;
+    Ok(Encoded { codec: codec.id(), manifest: codec.manifest(value), payload: buffer.freeze() })
 }
