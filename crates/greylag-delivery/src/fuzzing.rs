@@ -7,31 +7,27 @@ mod input;
 mod producer;
 #[cfg(feature = "persistence")]
 mod queue;
+mod samples;
 mod seeds;
 
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use greylag_codec::json;
-use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Encoded, Manifest};
+use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
 
 use crate::ids::{ControllerRef, ServiceKey};
 use crate::machine::producer_link::Frames;
 use crate::message::{Frame, SequencedMessage};
 use crate::payload::Payload;
 use crate::wire::{self, Piece};
-use crate::with_delivery::{DeliveryCodec, Protocol, ProtocolMessage, WithDelivery};
+use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
+use samples::codec;
 
 pub use consumer::consumer;
 pub use producer::producer;
 #[cfg(feature = "persistence")]
 pub use queue::{outbox, queue_event, queue_rows, queue_snapshot};
 pub use seeds::seeds;
-
-/// The codec of deliveries that are numbers, with texts as bypass messages.
-fn codec() -> DeliveryCodec<u64, String> {
-    DeliveryCodec::new(json::<u64>("number"), json::<String>("text"))
-}
 
 /// A message of a producer: a batch of frames, a bypass message, or the end of a link; the first byte chooses. A
 /// decoded value is equal after another round of encoding and decoding.
@@ -149,14 +145,9 @@ fn over_the_wire(piece: Piece, first_chunk: bool, last_chunk: bool) -> Piece {
     let frame = Frame { seq_nr: 1, total: crate::SeqNr(1), ack: false, first_chunk, last_chunk, payload: piece };
     let frames = [SequencedMessage { frame, first: first_chunk }];
     let mut bytes = BytesMut::new();
-    wire::put_batch(&seeds::header(1), &frames, Piece::clone, &mut bytes);
+    wire::put_batch(&samples::header(1), &frames, Piece::clone, &mut bytes);
     let mut read = wire::read_batch(bytes.freeze()).expect("what was written can be read");
     read.frames.remove(0).frame.payload
-}
-
-/// An encoded message as a queue stores it.
-fn encoded(payload: &[u8]) -> Encoded {
-    Encoded { codec: CodecId::JSON, manifest: "number".into(), payload: Bytes::copy_from_slice(payload) }
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use greylag_core::Codec as _;
 
-use super::codec;
 use super::input::{Input, Time};
+use super::samples::codec;
 use crate::dedupe::Dedupe;
 use crate::machine::consumer_controller::{self, ConsumerController, ConsumerKind};
 use crate::machine::producer_link::Frames;

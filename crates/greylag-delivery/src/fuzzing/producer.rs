@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::input::{Input, Time};
-use super::seeds::{controller, identity};
+use super::samples::{controller, identity};
 use crate::ids::{ControllerRef, Epoch, SeqNr};
 use crate::machine::controller::{self, Controller, Effect, Message};
 use crate::machine::point_to_point::{PointToPoint, PointToPointSettings};

@@ -1,17 +1,21 @@
 //! The formats of producer queues: in journals, in rows, and in the states of entities.
 
 use bytes::{Bytes, BytesMut};
-use greylag_core::{Codec, Encoded};
+use greylag_core::{Codec, CodecId, Encoded};
 use greylag_persistence::SeqNr as EventNr;
 
-use super::encoded;
 use super::input::Input;
-use super::seeds::controller;
+use super::samples::controller;
 use crate::ids::{SeqNr, StreamId};
 use crate::outbox::{DeliveryOutbox, OutboxEvent};
 use crate::queue::persistent::{self, PersistentQueue, QueueEvent};
 use crate::queue::wire::{EventCodec, SnapshotCodec};
 use crate::queue::{Confirmation, MessageSent, QueueHead, StoredQueue, confirmed_from_bytes, confirmed_to_bytes};
+
+/// An encoded message as a queue stores it.
+fn encoded(payload: &[u8]) -> Encoded {
+    Encoded { codec: CodecId::JSON, manifest: "number".into(), payload: Bytes::copy_from_slice(payload) }
+}
 
 fn bytes_of<T>(codec: &impl Codec<T>, value: &T) -> Bytes {
     let mut bytes = BytesMut::new();

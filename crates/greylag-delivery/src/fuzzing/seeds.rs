@@ -4,12 +4,10 @@ use bytes::{Bytes, BytesMut};
 use greylag_codec::json;
 use greylag_core::Codec as _;
 
-use super::codec;
-use crate::ids::{ControllerRef, Epoch, ProducerId, ProducerIdentity, SeqNr, StreamId};
+use super::samples::{codec, controller, header};
+use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 use crate::machine::producer_link::Frames;
-use crate::message::{
-    BatchHeader, Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage,
-};
+use crate::message::{Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage};
 use crate::payload::Payload;
 use crate::wire;
 use crate::with_delivery::{ProtocolMessage, WithDelivery};
@@ -33,20 +31,6 @@ pub fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     #[cfg(feature = "persistence")]
     seeds.extend(queues());
     seeds
-}
-
-pub(super) fn controller(instance: u64) -> ControllerRef {
-    ControllerRef { node: "localhost:17355#1".parse().expect("an address"), path: "delivery/1".into(), instance }
-}
-
-pub(super) fn identity() -> ProducerIdentity {
-    let producer_id = ProducerId::new("orders").expect("a name");
-    ProducerIdentity { producer_id, stream_id: StreamId(7), epoch: Epoch::FIRST }
-}
-
-pub(super) fn header(instance: u64) -> BatchHeader {
-    let ProducerIdentity { producer_id, stream_id, epoch } = identity();
-    BatchHeader { producer_id, stream_id, epoch, controller: controller(instance), ordered: true, lowest: 1 }
 }
 
 /// A batch of messages from number `first` on, the last one in chunks.

@@ -1,22 +1,9 @@
 //! Cases of queues that store a message in pieces: an incomplete message at the end counts as never stored.
 
 use super::case::{Case, Checked, Failure, expect_eq, message, store};
-use super::{QueueBench, Report};
+use super::{Piece, QueueBench, Report};
 use crate::driver::DurableProducerQueue;
 use crate::ids::SeqNr;
-
-/// A piece of a message, for queues that store messages in pieces.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Piece {
-    /// The number of the message.
-    pub seq_nr: SeqNr,
-    /// Whether it is the first piece of the message.
-    pub first: bool,
-    /// Whether it is the last piece of the message.
-    pub last: bool,
-    /// The bytes of the piece.
-    pub bytes: &'static str,
-}
 
 pub(super) async fn run<B: QueueBench>(bench: &B, report: &mut Report) {
     report.add("an incomplete message at the end was never stored (37)", partial_tail(bench).await);
