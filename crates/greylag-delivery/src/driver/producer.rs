@@ -3,6 +3,8 @@
 //! Frames go to the region; answers of consumers arrive at a path of the producer's own, directly from the transport.
 
 mod engine;
+mod entity;
+mod entity_sender;
 mod permit;
 mod sink;
 mod start;
@@ -13,14 +15,15 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::region::Downstream;
-use super::sending::{OutgoingMessage, Sending, Sent};
+use super::sending::{Sending, Sent};
 use crate::error::{ProducerError, SendError, TrySendError, Undelivered};
 use crate::ids::SeqNr;
 use crate::machine::sharding_producer::ProducerStats;
 use crate::machine::storing::StoringState;
+use entity::Entity;
+use entity_sender::EntitySender;
 
-pub(super) use engine::{Entity, PublishedEntities};
+pub(super) use entity::PublishedEntities;
 pub use permit::ShardingRequestNext;
 pub use sink::ShardingSink;
 
@@ -34,8 +37,7 @@ pub use sink::ShardingSink;
 /// and consumers suppress messages that they have processed. A durable producer numbers messages when it stores them.
 /// Source: delivery §3.1, §6.
 pub struct ShardingProducer<T> {
-    sending: Sending<T, Entity>,
-    downstream: Arc<dyn Downstream<T>>,
+    sender: EntitySender<T>,
 }
 
 impl<T: Send + Sync + 'static> ShardingProducer<T> {
@@ -49,7 +51,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     /// # Errors
     /// [`SendError`]; the message was not sent, except perhaps after [`SendError::StoreUnknown`].
     pub async fn send(&self, entity: impl Into<Arc<str>>, message: T) -> Result<Sent, SendError<T>> {
-        self.sending.send(self.prepare(entity.into(), message, false)?).await
+        self.sender.sending().send(self.sender.prepare(entity.into(), message, false)?).await
     }
 
     /// Sends a message, and waits until it is stored if the producer is durable, and otherwise until its entity has
@@ -58,7 +60,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     /// # Errors
     /// As [`send`](Self::send); after [`SendError::Unconfirmed`] the message may have been processed.
     pub async fn ask(&self, entity: impl Into<Arc<str>>, message: T) -> Result<SeqNr, SendError<T>> {
-        self.sending.ask(self.prepare(entity.into(), message, true)?).await
+        self.sender.sending().ask(self.sender.prepare(entity.into(), message, true)?).await
     }
 
     /// Sends a message, and waits until its entity has confirmed it. Returns the message's number.
@@ -66,7 +68,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     /// # Errors
     /// As [`send`](Self::send); after [`SendError::Unconfirmed`] the message may have been processed.
     pub async fn send_confirmed(&self, entity: impl Into<Arc<str>>, message: T) -> Result<SeqNr, SendError<T>> {
-        self.sending.send_confirmed(self.prepare(entity.into(), message, true)?).await
+        self.sender.sending().send_confirmed(self.sender.prepare(entity.into(), message, true)?).await
     }
 
     /// Sends a message if there is room now, without waiting: there is room if the limits of messages that wait for the
@@ -76,8 +78,8 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     /// # Errors
     /// [`TrySendError::Full`] with the message, or the [`SendError`] of [`send`](Self::send).
     pub fn try_send(&self, entity: impl Into<Arc<str>>, message: T) -> Result<Sent, TrySendError<T>> {
-        let (entity, message) = self.entity(entity.into(), message).map_err(TrySendError::Refused)?;
-        self.sending.try_send(entity, message)
+        let (entity, message) = self.sender.address(entity.into(), message).map_err(TrySendError::Refused)?;
+        self.sender.sending().try_send(entity, message)
     }
 
     /// Waits until the producer has room for one message to any entity, and reserves it: a permit, which also says
@@ -87,7 +89,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     /// # Errors
     /// [`ProducerError`]: the producer has ended or this handle is superseded, so there will be no permit.
     pub async fn request_next(&self) -> Result<ShardingRequestNext<'_, T>, ProducerError> {
-        Ok(ShardingRequestNext::new(self, self.sending.permit().await?))
+        Ok(ShardingRequestNext::new(&self.sender, self.sender.sending().permit().await?))
     }
 
     /// Returns a new handle of the same producer, for a part of the application that was restarted: earlier handles and
@@ -95,23 +97,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     /// delivery P13.
     #[must_use = "it is the only handle that sends from here on"]
     pub fn start_again(&self) -> Self {
-        Self { sending: self.sending.start_again(), downstream: self.downstream.clone() }
-    }
-
-    /// The address of an entity. An invalid id is refused, and the error returns the message.
-    fn entity(&self, id: Arc<str>, message: T) -> Result<(Entity, T), SendError<T>> {
-        let shard = match self.downstream.shard_of(&id) {
-            Ok(shard) => shard,
-            Err(reason) => return Err(SendError::InvalidEntity { message, id: id.to_string(), reason }),
-        };
-        let stays = self.downstream.home_of(&shard).is_none_or(|home| home.hands_over);
-        Ok((Entity { id, shard, stays }, message))
-    }
-
-    /// Encodes the message and adds the address.
-    fn prepare(&self, entity: Arc<str>, message: T, ack: bool) -> Result<OutgoingMessage<T, Entity>, SendError<T>> {
-        let (entity, message) = self.entity(entity, message)?;
-        self.sending.prepare(entity, message, ack)
+        Self { sender: self.sender.start_again() }
     }
 
     /// Waits until every message sent before this call is confirmed; other handles may go on sending.
@@ -119,52 +105,46 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
     /// # Errors
     /// [`Undelivered`] if that takes longer than `patience`; the producer goes on delivering.
     pub async fn drain(&self, patience: Duration) -> Result<(), Undelivered> {
-        self.sending.drain(patience).await
+        self.sender.sending().drain(patience).await
     }
 
     /// Ends the producer now: links are closed, and a durable producer stores the confirmations that it has.
     /// Unconfirmed messages are given up, or stay in the queue of a durable producer.
     pub async fn close(&self) {
-        self.sending.close().await;
-    }
-
-    /// A sink of messages with their entities. Flushed when all messages are accepted, and stored if the producer is
-    /// durable; closed when all messages are confirmed and the producer has ended.
-    pub fn into_sink(self) -> ShardingSink<T> {
-        ShardingSink::new(self)
+        self.sender.sending().close().await;
     }
 }
 
 impl<T> ShardingProducer<T> {
     /// The highest number up to which all messages are confirmed.
     pub fn confirmed(&self) -> watch::Receiver<SeqNr> {
-        self.sending.confirmed()
+        self.sender.sending().confirmed()
     }
 
     /// Counters since the start, and the numbers of messages and entities held now.
     pub fn stats(&self) -> ProducerStats {
-        self.sending.published(|published| published.stats)
+        self.sender.sending().published(|published| published.stats)
     }
 
     /// State of the queue; [`StoringState::Degraded`] if the queue does not answer.
     pub fn storing_state(&self) -> StoringState {
-        self.sending.published(|published| published.store)
+        self.sender.sending().published(|published| published.store)
     }
 
     /// Why the producer has ended on its own, if it has.
     pub fn failure(&self) -> Option<ProducerError> {
-        self.sending.failure()
+        self.sender.sending().failure()
     }
 
     /// The handle from which the node's report reads.
     pub(super) fn sending(&self) -> &Sending<T, Entity> {
-        &self.sending
+        self.sender.sending()
     }
 }
 
 impl<T> Clone for ShardingProducer<T> {
     fn clone(&self) -> Self {
-        Self { sending: self.sending.clone(), downstream: self.downstream.clone() }
+        Self { sender: self.sender.clone() }
     }
 }
 

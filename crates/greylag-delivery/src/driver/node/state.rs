@@ -8,13 +8,11 @@ use futures::future::BoxFuture;
 use greylag_core::Codec;
 use greylag_sharding::{EntityKey, Extensions, Sharding};
 
-use super::super::consumer::ConsumerDelivery;
-use super::super::region::Downstream;
-use super::super::work_pulling::{LocalWorkerDirectory, WorkerDirectory};
-use super::consumer_registry::ConsumerRegistry;
-use super::outboxes::Outboxes;
-use super::report::{ConsumersReport, DeliveryReport, ProducerReport, Reporting};
+use super::registry::{ConsumerRegistry, ConsumersReport, DeliveryReport, Outboxes, ProducerReport, Reporting};
 use crate::counters::DeliveryCounters;
+use crate::driver::consumer::ConsumerDelivery;
+use crate::driver::region::Downstream;
+use crate::driver::work_pulling::{LocalWorkerDirectory, WorkerDirectory};
 use crate::error::StartError;
 use crate::settings::{DeliverySettings, SettingsError};
 use crate::with_delivery::WithDelivery;

@@ -10,13 +10,13 @@ use greylag_codec::json;
 use greylag_core::{Registry, ReplyTo};
 use greylag_persistence::{Ctx, Effect, EventSourced, Stores};
 use greylag_sharding::ids::EntityTypeName;
-use greylag_sharding::{EntityType, Failure, InitError, ShardingSettings};
+use greylag_sharding::{EntityKey, EntityType, Failure, InitError, Sharding, ShardingSettings};
 use greylag_transport::memory::MemoryNetwork;
 
 use super::*;
 use crate::{
-    Delivery, DeliveryCommand, DeliveryEffects, DeliveryEntity, DeliveryType, EntityOutbox, ProducerId, StartError,
-    WithDelivery,
+    Delivery, DeliveryCommand, DeliveryEffects, DeliveryEntity, DeliverySettings, DeliveryType, EntityOutbox,
+    ProducerId, StartError, WithDelivery,
 };
 
 const SUM: EntityKey<u64> = EntityKey::new("Sum");

@@ -9,7 +9,7 @@ use greylag_transport::Remoting;
 use tokio::sync::watch;
 
 use crate::driver::queue::{DurableProducerQueue, now_ms};
-use crate::driver::sending::{Base, Links, MessageStorage, ProducerSink, RequestNext, Sending, Sent, now};
+use crate::driver::sending::{Base, Links, MessageStorage, ProducerSink, RequestNext, Sending, Sent, now, spawn};
 use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
 use crate::ids::{ControllerRef, ProducerId, ProducerIdentity, SeqNr};
 use crate::machine::controller::ControllerStats;
@@ -127,7 +127,7 @@ impl<T: Send + Sync + 'static> ProducerBuilder<T> {
         let settings = machine_settings(&self.settings, &base, now);
         let machine = PointToPoint::new(settings, base.storing(&self.settings), now, &mut effects);
         let (engine, reference) = (Links::new(&base, machine, effects), base.reference().clone());
-        Ok(ProducerController { sending: base.spawn(engine), reference })
+        Ok(ProducerController { sending: spawn(base, engine), reference })
     }
 }
 

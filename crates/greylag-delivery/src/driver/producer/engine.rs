@@ -8,74 +8,19 @@ use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use greylag_core::Encoded;
 
+use super::entity::{Entity, PublishedEntities};
 use crate::driver::region::{Downstream, Home, KnownShardHomes, RouteEvent, SendRefusal};
-use crate::driver::sending::{
-    Address, Addressed, Base, Batches, Encoding, Engine, Granted, Input, Outcome, PublishedState, now,
-};
+use crate::driver::sending::{Addressed, Base, Batches, Encoding, Engine, Granted, Input, Outcome, now};
 use crate::error::ProducerError;
 use crate::ids::SeqNr;
 use crate::machine::controller::{Failure, Refusal};
-use crate::machine::sharding_producer::{
-    self, DemandSets, Effect, ProducerStats, RoutedMessage, ShardingProducer as Machine,
-};
+use crate::machine::sharding_producer::{self, Effect, RoutedMessage, ShardingProducer as Machine};
 use crate::machine::storing::StoringState;
 use crate::payload::Payload;
 use crate::queue::{MessageSent, QueueError};
 
 /// Maximum number of region events handled before effects are carried out.
 const RUN: usize = 256;
-
-/// Address of one entity.
-#[derive(Debug, Clone)]
-pub(in crate::driver) struct Entity {
-    pub(super) id: Arc<str>,
-    pub(super) shard: Arc<str>,
-    /// Whether the entity is on this node, or its node is not known yet; such messages are not encoded.
-    pub(super) stays: bool,
-}
-
-impl Address for Entity {
-    type State = PublishedEntities;
-    type Demand = DemandSets;
-
-    fn has_room(&self, published: &mut PublishedEntities) -> bool {
-        published.wants_demand = true;
-        published.demand.buffered(&self.id) < published.buffer_size_per_entity
-    }
-
-    fn stays(&self) -> bool {
-        self.stays
-    }
-}
-
-/// The state of a sharding producer as its handles see it.
-#[derive(Debug)]
-pub(in crate::driver) struct PublishedEntities {
-    pub(in crate::driver) stats: ProducerStats,
-    pub(in crate::driver) store: StoringState,
-    demand: DemandSets,
-    /// Whether a handle has called `try_send`; from then on the task keeps `demand` up to date.
-    wants_demand: bool,
-    buffer_size_per_entity: usize,
-}
-
-impl Default for PublishedEntities {
-    fn default() -> Self {
-        Self {
-            stats: ProducerStats::default(),
-            store: StoringState::InMemory,
-            demand: DemandSets::default(),
-            wants_demand: false,
-            buffer_size_per_entity: 0,
-        }
-    }
-}
-
-impl PublishedState for PublishedEntities {
-    fn undelivered(&self) -> u64 {
-        self.stats.unconfirmed + self.stats.storing + self.stats.waiting
-    }
-}
 
 /// See the module's documentation.
 pub(super) struct Entities<T> {

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Entity, ShardingProducer};
+use super::entity::Entity;
+use super::entity_sender::EntitySender;
 use crate::driver::sending::{Granted, Permit, Sent};
 use crate::error::SendError;
 use crate::ids::SeqNr;
@@ -25,13 +26,13 @@ use crate::ids::SeqNr;
 ///
 /// Source: delivery S4.
 pub struct ShardingRequestNext<'a, T> {
-    producer: &'a ShardingProducer<T>,
+    sender: &'a EntitySender<T>,
     permit: Permit<T, Entity>,
 }
 
 impl<'a, T> ShardingRequestNext<'a, T> {
-    pub(super) fn new(producer: &'a ShardingProducer<T>, permit: Permit<T, Entity>) -> Self {
-        Self { producer, permit }
+    pub(super) fn new(sender: &'a EntitySender<T>, permit: Permit<T, Entity>) -> Self {
+        Self { sender, permit }
     }
 
     fn granted(&self) -> &Granted<Entity> {
@@ -71,18 +72,18 @@ impl<T: Send + Sync + 'static> ShardingRequestNext<'_, T> {
     /// # Errors
     /// [`SendError`] with the message; the room is given back, so another permit is needed.
     pub fn send(self, entity: impl Into<Arc<str>>, message: T) -> Result<Sent, SendError<T>> {
-        let outgoing = self.producer.prepare(entity.into(), message, false)?;
-        self.producer.sending.redeem(self.permit, outgoing)
+        let outgoing = self.sender.prepare(entity.into(), message, false)?;
+        self.sender.sending().redeem(self.permit, outgoing)
     }
 
     /// As [`send`](Self::send), but waits until the message is stored if the producer is durable, and otherwise until
     /// its entity has confirmed it.
     ///
     /// # Errors
-    /// As [`ShardingProducer::ask`].
+    /// As [`ShardingProducer::ask`](crate::ShardingProducer::ask).
     pub async fn ask(self, entity: impl Into<Arc<str>>, message: T) -> Result<SeqNr, SendError<T>> {
-        let (entity, message) = self.producer.entity(entity.into(), message)?;
-        self.permit.ask(&self.producer.sending, entity, message).await
+        let (entity, message) = self.sender.address(entity.into(), message)?;
+        self.sender.sending().ask_with_permit(self.permit, entity, message).await
     }
 }
 

@@ -7,7 +7,8 @@ use std::task::{Context, Poll};
 
 use futures::Sink;
 
-use super::{Entity, ShardingProducer};
+use super::ShardingProducer;
+use super::entity::Entity;
 use crate::driver::sending::SinkState;
 use crate::error::SendError;
 
@@ -20,12 +21,16 @@ pub struct ShardingSink<T: Send + Sync + 'static> {
     state: SinkState<T, Entity>,
 }
 
-impl<T: Send + Sync + 'static> ShardingSink<T> {
-    pub(super) fn new(producer: ShardingProducer<T>) -> Self {
-        let state = SinkState::new(producer.sending().clone());
-        Self { producer, state }
+impl<T: Send + Sync + 'static> ShardingProducer<T> {
+    /// A sink of messages with their entities. Flushed when all messages are accepted, and stored if the producer is
+    /// durable; closed when all messages are confirmed and the producer has ended.
+    pub fn into_sink(self) -> ShardingSink<T> {
+        let state = SinkState::new(self.sending().clone());
+        ShardingSink { producer: self, state }
     }
+}
 
+impl<T: Send + Sync + 'static> ShardingSink<T> {
     /// The producer of this sink.
     pub fn producer(&self) -> &ShardingProducer<T> {
         &self.producer
@@ -40,7 +45,7 @@ impl<T: Send + Sync + 'static> Sink<(Arc<str>, T)> for ShardingSink<T> {
     }
 
     fn start_send(mut self: Pin<&mut Self>, (entity, message): (Arc<str>, T)) -> Result<(), Self::Error> {
-        let (entity, message) = self.producer.entity(entity, message)?;
+        let (entity, message) = self.producer.sender.address(entity, message)?;
         self.state.start_send(entity, message)
     }
 

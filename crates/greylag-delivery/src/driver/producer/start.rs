@@ -9,9 +9,10 @@ use greylag_transport::Remoting;
 
 use super::ShardingProducer;
 use super::engine::Entities;
+use super::entity_sender::EntitySender;
 use crate::driver::queue::{DurableProducerQueue, now_ms};
 use crate::driver::region::Downstream;
-use crate::driver::sending::{Base, MessageStorage, now};
+use crate::driver::sending::{Base, MessageStorage, now, spawn};
 use crate::error::StartError;
 use crate::ids::{ProducerId, ProducerIdentity};
 use crate::machine::sharding_producer::ShardingProducer as Machine;
@@ -69,7 +70,7 @@ impl<T: Send + Sync + 'static> ShardingProducer<T> {
         let polls = storage.poll_interval();
         let base = Base::open(&remoting, storage, codec, settings)?;
         let engine = Entities::new(&base, machine(&base, settings, polls), downstream.clone());
-        Ok(Self { sending: base.spawn(engine), downstream })
+        Ok(Self { sender: EntitySender::new(spawn(base, engine), downstream) })
     }
 }
 

@@ -6,8 +6,11 @@ use std::time::Instant;
 use futures::StreamExt;
 use futures::stream::BoxStream;
 
-use super::frames::Outgoing;
-use super::{Address, Base, Encoding, Engine, Granted, Input, Outcome, PublishedState, now};
+use super::command::{Address, Granted, PublishedState};
+use super::encoding::Encoding;
+use super::lanes::Outgoing;
+use super::now;
+use super::running::{Base, Engine, Input, Outcome};
 use crate::error::ProducerError;
 use crate::ids::{ControllerRef, ProducerId, SeqNr};
 use crate::machine::controller::{self, Controller, ControllerStats, Effect};

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::directory::WorkerDirectory;
 use crate::driver::queue::{DurableProducerQueue, now_ms};
-use crate::driver::sending::{Base, Links, MessageStorage, ProducerSink, RequestNext, Sending, Sent, now};
+use crate::driver::sending::{Base, Links, MessageStorage, ProducerSink, RequestNext, Sending, Sent, now, spawn};
 use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
 use crate::ids::{ProducerId, ProducerIdentity, SeqNr, ServiceKey};
 use crate::machine::controller::ControllerStats;
@@ -229,7 +229,7 @@ impl<T: Send + Sync + 'static> WorkPullingBuilder<T> {
         let settings = machine_settings(&self.settings, &base, now);
         let machine = WorkPulling::new(settings, base.storing(&self.settings), now, &mut effects);
         let engine = Links::new(&base, machine, effects).with_workers(self.directory.subscribe(&self.key));
-        Ok(WorkPullingProducer { sending: base.spawn(engine).start_again() })
+        Ok(WorkPullingProducer { sending: spawn(base, engine).start_again() })
     }
 }
 

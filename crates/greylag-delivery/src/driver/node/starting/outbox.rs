@@ -4,8 +4,8 @@ use std::any::type_name;
 
 use greylag_sharding::{EntityInit, EntityKey};
 
-use super::NodeState;
-use super::producer_reporter::ProducerReporter;
+use crate::driver::node::registry::ProducerReporter;
+use crate::driver::node::state::NodeState;
 use crate::driver::queue::EVENT_OVERHEAD;
 use crate::driver::{EntityOutbox, MessageStorage, ShardingProducer};
 use crate::error::StartError;

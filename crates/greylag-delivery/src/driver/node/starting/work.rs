@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use greylag_core::{Codec, Encoded};
 
-use super::NodeDelivery;
-use super::producer_reporter::ProducerReporter;
-use super::start_producer::{Durability, ProducerName};
+use super::producer::{Durability, ProducerName};
 use crate::delivery::Delivery;
 use crate::driver::DurableProducerQueue;
-use crate::driver::work_pulling::{WorkPullingProducer, WorkerDirectory, WorkerHandle};
+use crate::driver::node::node_delivery::NodeDelivery;
+use crate::driver::node::registry::ProducerReporter;
+use crate::driver::work_pulling::{WorkPullingProducer, WorkerHandle};
 use crate::error::StartError;
 use crate::ids::ServiceKey;
 use crate::settings::DeliverySettings;
@@ -71,35 +71,6 @@ impl<T> fmt::Debug for WorkKey<T> {
     }
 }
 
-impl NodeDelivery {
-    /// A producer of work: each job goes to any worker of this kind that has capacity, on any node. See [`WorkKey`].
-    pub fn work_producer<T: Send + Sync + 'static>(
-        &self,
-        key: &WorkKey<T>,
-        name: impl Into<ProducerName>,
-    ) -> StartWorkProducer<T> {
-        let (name, settings, durability) = (name.into(), self.settings().clone(), Durability::None);
-        StartWorkProducer { node: self.clone(), key: key.clone(), name, settings, durability }
-    }
-
-    /// A worker on this node: `handler` is called for each job, and confirms the job when it is done. See [`WorkKey`].
-    pub fn worker<T, F, Fut, E>(&self, key: &WorkKey<T>, handler: F) -> StartWorker<T, F>
-    where
-        T: Send + Sync + 'static,
-        F: Fn(Delivery<T>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<(), E>> + Send + 'static,
-        E: fmt::Display + Send + 'static,
-    {
-        StartWorker { node: self.clone(), key: key.clone(), settings: self.settings().clone(), parallel: 1, handler }
-    }
-
-    /// Sets the directory by which producers and workers of this node find each other; `open` is called when the first
-    /// of them starts. Without a directory, they find only those of this node.
-    pub fn find_workers_by(&self, open: impl FnOnce() -> Result<Arc<dyn WorkerDirectory>, String> + Send + 'static) {
-        self.state.find_workers_by(Box::new(open));
-    }
-}
-
 /// A producer of work that is not started yet. See [`NodeDelivery::work_producer`].
 #[must_use = "a producer does nothing until it is started"]
 pub struct StartWorkProducer<T> {
@@ -111,6 +82,11 @@ pub struct StartWorkProducer<T> {
 }
 
 impl<T: Send + Sync + 'static> StartWorkProducer<T> {
+    pub(super) fn new(node: NodeDelivery, key: WorkKey<T>, name: ProducerName) -> Self {
+        let settings = node.settings().clone();
+        Self { node, key, name, settings, durability: Durability::None }
+    }
+
     /// Changes settings for this producer alone; `change` starts from the settings of the node.
     pub fn settings(mut self, change: impl FnOnce(&mut DeliverySettings)) -> Self {
         change(&mut self.settings);
@@ -170,6 +146,11 @@ where
     Fut: Future<Output = Result<(), E>> + Send + 'static,
     E: fmt::Display + Send + 'static,
 {
+    pub(super) fn new(node: NodeDelivery, key: WorkKey<T>, handler: F) -> Self {
+        let settings = node.settings().clone();
+        Self { node, key, settings, parallel: 1, handler }
+    }
+
     /// Maximum number of concurrent jobs; at least 1. Default 1.
     pub fn parallel(self, jobs: u32) -> Self {
         Self { parallel: jobs, ..self }

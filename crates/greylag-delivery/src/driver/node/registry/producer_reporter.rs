@@ -11,7 +11,7 @@ use crate::ids::ProducerId;
 use crate::machine::storing::StoringState;
 
 /// Reports a producer without keeping it alive.
-pub(super) struct ProducerReporter<T, A: Address> {
+pub(in crate::driver::node) struct ProducerReporter<T, A: Address> {
     producer_id: ProducerId,
     to: String,
     is_durable: bool,
@@ -21,7 +21,12 @@ pub(super) struct ProducerReporter<T, A: Address> {
 
 impl<T, A: Address> ProducerReporter<T, A> {
     /// A producer reported with the target `to`, unless its state names a consumer ([`ReportSource::to`]).
-    pub(super) fn new(sending: &Sending<T, A>, producer_id: ProducerId, to: String, drain_on_drop: Duration) -> Self {
+    pub(in crate::driver::node) fn new(
+        sending: &Sending<T, A>,
+        producer_id: ProducerId,
+        to: String,
+        drain_on_drop: Duration,
+    ) -> Self {
         Self { producer_id, to, is_durable: sending.is_durable(), drain_on_drop, sending: sending.downgrade() }
     }
 }

@@ -12,7 +12,7 @@ use crate::driver::point_to_point::ConsumerShutdown;
 use crate::driver::work_pulling::WorkerShutdown;
 
 /// Ends a consumer or worker of the node in order.
-pub(super) trait ShutdownHandle: Send + Sync {
+pub(in crate::driver::node) trait ShutdownHandle: Send + Sync {
     /// Whether the consumer or worker has ended.
     fn has_ended(&self) -> bool;
 
@@ -43,7 +43,7 @@ impl ShutdownHandle for WorkerShutdown {
 
 /// See the module's documentation.
 #[derive(Default)]
-pub(super) struct ConsumerRegistry(Mutex<State>);
+pub(in crate::driver::node) struct ConsumerRegistry(Mutex<State>);
 
 #[derive(Default)]
 struct State {
@@ -73,14 +73,19 @@ impl ConsumerRegistry {
     }
 
     /// Registers a consumer or worker under `name`.
-    pub(super) fn add(&self, name: String, counters: DeliveryCounters, shutdown: impl ShutdownHandle + 'static) {
+    pub(in crate::driver::node) fn add(
+        &self,
+        name: String,
+        counters: DeliveryCounters,
+        shutdown: impl ShutdownHandle + 'static,
+    ) {
         let mut state = self.lock();
         state.remove_ended();
         state.running.push(Consumer { name, counters, shutdown: Box::new(shutdown) });
     }
 
     /// The counts of all consumers of each name, added up.
-    pub(super) fn report(&self) -> Vec<ConsumersReport> {
+    pub(in crate::driver::node) fn report(&self) -> Vec<ConsumersReport> {
         let mut state = self.lock();
         state.remove_ended();
         let mut all = state.ended.clone();
@@ -92,7 +97,7 @@ impl ConsumerRegistry {
     }
 
     /// Ends every running consumer and worker.
-    pub(super) fn end(&self) -> Vec<BoxFuture<'static, ()>> {
+    pub(in crate::driver::node) fn end(&self) -> Vec<BoxFuture<'static, ()>> {
         self.lock().running.iter().map(|consumer| consumer.shutdown.end()).collect()
     }
 }

@@ -12,7 +12,7 @@ const FIRST_SWEEP: usize = 64;
 
 /// See the module's documentation.
 #[derive(Default)]
-pub(super) struct Outboxes(Mutex<BTreeMap<TypePair, Group>>);
+pub(in crate::driver::node) struct Outboxes(Mutex<BTreeMap<TypePair, Group>>);
 
 /// The sending type, and the receiving type.
 type TypePair = (String, String);
@@ -52,13 +52,13 @@ impl Group {
 
 impl Outboxes {
     /// Adds the producer of an entity of type `from` that sends to entities of type `to`.
-    pub(super) fn add(&self, from: &str, to: &str, producer: Box<dyn Reporting>) {
+    pub(in crate::driver::node) fn add(&self, from: &str, to: &str, producer: Box<dyn Reporting>) {
         let mut groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         groups.entry((from.to_owned(), to.to_owned())).or_default().add(producer);
     }
 
     /// One report per group with a running producer.
-    pub(super) fn report(&self) -> Vec<ProducerReport> {
+    pub(in crate::driver::node) fn report(&self) -> Vec<ProducerReport> {
         let groups = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         groups.iter().filter_map(|(types, group)| group.report(types)).collect()
     }

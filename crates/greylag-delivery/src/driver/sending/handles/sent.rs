@@ -64,4 +64,9 @@ impl Sent {
         let number = self.seq_nr().await?;
         self.confirmation.await.unwrap_or(Err(SentError::Unconfirmed(number)))
     }
+
+    /// Waits until the message is stored if its producer `is_durable`, and otherwise until it is confirmed.
+    pub(super) async fn stored_or_confirmed(mut self, is_durable: bool) -> Result<SeqNr, SentError> {
+        if is_durable { self.seq_nr().await } else { self.confirmed().await }
+    }
 }

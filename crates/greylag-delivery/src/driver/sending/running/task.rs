@@ -9,10 +9,13 @@ use std::time::Instant;
 use greylag_core::{DeadLetterReason, Encoded};
 use tokio::sync::{mpsc, oneshot};
 
-use super::command_sender::Room;
-use super::handle::Inbox;
+use super::base::Base;
+use super::engine::{Engine, Input, Outcome};
 use super::replies::Replies;
-use super::{Admit, Base, Command, Engine, Granted, Input, Outcome, OutgoingMessage, Shared, lock, now};
+use crate::driver::sending::command::{Admit, Command, Granted, OutgoingMessage};
+use crate::driver::sending::handles::{Inbox, Room, Sending};
+use crate::driver::sending::now;
+use crate::driver::sending::shared::{Shared, lock};
 use crate::driver::storing::Store;
 use crate::error::{ProducerError, SentError};
 use crate::ids::SeqNr;
@@ -28,8 +31,18 @@ const RUN: usize = 256;
 
 type Outcomes<T, E> = Vec<Outcome<T, <E as Engine<T>>::To>>;
 
+/// Starts the task of a producer; the task runs until the returned handle and all its clones are dropped and drained, or
+/// until one of them closes the producer.
+pub(crate) fn spawn<T: Send + Sync + 'static, E: Engine<T>>(base: Base<T>, engine: E) -> Sending<T, E::To> {
+    let mut published = Default::default();
+    engine.publish(&mut published);
+    let (sending, inbox) = Sending::open(base.encoding.clone(), engine.room(), published);
+    tokio::spawn(Task::new(engine, base, inbox).run());
+    sending
+}
+
 /// See the module's documentation.
-pub(super) struct Task<T, E: Engine<T>> {
+struct Task<T, E: Engine<T>> {
     engine: E,
     base: Base<T>,
     commands: mpsc::UnboundedReceiver<Command<T, E::To>>,
@@ -48,7 +61,7 @@ pub(super) struct Task<T, E: Engine<T>> {
 }
 
 impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
-    pub(super) fn new(engine: E, base: Base<T>, inbox: Inbox<T, E::To>) -> Self {
+    fn new(engine: E, base: Base<T>, inbox: Inbox<T, E::To>) -> Self {
         let Inbox { commands, room, shared } = inbox;
         Self {
             engine,
@@ -66,7 +79,7 @@ impl<T: Send + Sync + 'static, E: Engine<T>> Task<T, E> {
         }
     }
 
-    pub(super) async fn run(mut self) {
+    async fn run(mut self) {
         let mut timer = std::pin::pin!(tokio::time::sleep_until(now().into()));
         let mut has_handles = true;
         loop {

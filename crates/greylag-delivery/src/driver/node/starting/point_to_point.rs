@@ -5,58 +5,13 @@ use std::sync::Arc;
 
 use greylag_core::{Codec, Encoded};
 
-use super::NodeDelivery;
-use super::producer_reporter::ProducerReporter;
-use super::start_producer::{Durability, ProducerName};
+use super::producer::{Durability, ProducerName};
 use crate::driver::DurableProducerQueue;
+use crate::driver::node::node_delivery::NodeDelivery;
+use crate::driver::node::registry::ProducerReporter;
 use crate::driver::point_to_point::{ConsumerController, ProducerController};
 use crate::error::StartError;
 use crate::settings::DeliverySettings;
-
-impl NodeDelivery {
-    /// The controller of a producer that sends to one consumer at a time, with messages encoded by `codec`. The
-    /// controller starts with the settings of the node, appears in `greylag delivery`, and delivers its messages before
-    /// the node leaves.
-    ///
-    /// ```no_run
-    /// use greylag_codec::json;
-    /// use greylag_delivery::{Dedupe, NodeDelivery, ProducerId};
-    ///
-    /// # async fn copy(one: &NodeDelivery, other: &NodeDelivery) -> Result<(), Box<dyn std::error::Error>> {
-    /// let orders = one.producer_controller(ProducerId::per_node("orders"), json::<String>("order")).durable().start().await?;
-    /// let picking = other.consumer_controller("picking", json::<String>("order")).start().await?;
-    /// picking.register_to(orders.reference()); // a value that may be sent to other nodes
-    ///
-    /// orders.start().send("one pear".to_owned()).await?;
-    /// let mut deliveries = picking.start(Dedupe::none());
-    /// while let Some(order) = deliveries.next().await {
-    ///     println!("{}", *order);
-    ///     order.confirm();
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn producer_controller<T: Send + Sync + 'static>(
-        &self,
-        name: impl Into<ProducerName>,
-        codec: impl Codec<T>,
-    ) -> StartProducerController<T> {
-        let (name, codec, settings) = (name.into(), Arc::new(codec), self.settings().clone());
-        StartProducerController { node: self.clone(), name, codec, settings, durability: Durability::None }
-    }
-
-    /// The controller of a consumer of one producer at a time, with messages decoded by `codec`. Operators see it as
-    /// `name`; the counts of several consumers with one name are added up. It is ended in order when the node leaves.
-    /// See [`NodeDelivery::producer_controller`].
-    pub fn consumer_controller<T: Send + Sync + 'static>(
-        &self,
-        name: impl Into<String>,
-        codec: impl Codec<T>,
-    ) -> StartConsumerController<T> {
-        let (name, codec, settings) = (name.into(), Arc::new(codec), self.settings().clone());
-        StartConsumerController { node: self.clone(), name, codec, settings }
-    }
-}
 
 /// A producer controller that is not started yet. See [`NodeDelivery::producer_controller`].
 #[must_use = "a producer does nothing until it is started"]
@@ -69,6 +24,11 @@ pub struct StartProducerController<T> {
 }
 
 impl<T: Send + Sync + 'static> StartProducerController<T> {
+    pub(super) fn new(node: NodeDelivery, name: ProducerName, codec: Arc<dyn Codec<T>>) -> Self {
+        let settings = node.settings().clone();
+        Self { node, name, codec, settings, durability: Durability::None }
+    }
+
     /// Changes settings for this producer alone; `change` starts from the settings of the node.
     pub fn settings(mut self, change: impl FnOnce(&mut DeliverySettings)) -> Self {
         change(&mut self.settings);
@@ -119,6 +79,11 @@ pub struct StartConsumerController<T> {
 }
 
 impl<T: Send + Sync + 'static> StartConsumerController<T> {
+    pub(super) fn new(node: NodeDelivery, name: String, codec: Arc<dyn Codec<T>>) -> Self {
+        let settings = node.settings().clone();
+        Self { node, name, codec, settings }
+    }
+
     /// Changes settings for this consumer alone; `change` starts from the settings of the node.
     pub fn settings(mut self, change: impl FnOnce(&mut DeliverySettings)) -> Self {
         change(&mut self.settings);

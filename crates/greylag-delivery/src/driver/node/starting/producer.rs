@@ -9,10 +9,10 @@ use greylag_core::{Encoded, UniqueAddress};
 use greylag_persistence::PersistenceId;
 use greylag_sharding::{EntityKey, Sharding};
 
-use super::NodeDelivery;
-use super::producer_reporter::ProducerReporter;
 #[cfg(feature = "persistence")]
 use crate::driver::EventSourcedProducerQueue;
+use crate::driver::node::node_delivery::NodeDelivery;
+use crate::driver::node::registry::ProducerReporter;
 use crate::driver::{DurableProducerQueue, MessageStorage, ShardingProducer};
 use crate::error::StartError;
 use crate::ids::{InvalidProducerId, ProducerId};

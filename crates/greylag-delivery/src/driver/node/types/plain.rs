@@ -6,9 +6,9 @@ use std::sync::Arc;
 use greylag_core::Codec;
 use greylag_sharding::{EntityInit, EntityKey, EntityType, Failure};
 
-use super::NodeState;
 use super::layer::register_type;
 use crate::driver::entity::{DeliveryEntity, DeliveryHost, DeliveryType, Factory, is_activity};
+use crate::driver::node::state::NodeState;
 use crate::with_delivery::{DeliveryCodec, NoBypass, WithDelivery};
 
 impl DeliveryType {

@@ -10,8 +10,11 @@ use std::task::{Context, Poll, ready};
 use futures::Sink;
 use futures::future::BoxFuture;
 
-use super::permit::{Asking, Permit};
-use super::{Address, Sending, Sent};
+use super::handle::Sending;
+use super::permit::Permit;
+use super::request_next::Asking;
+use super::sent::Sent;
+use crate::driver::sending::command::Address;
 use crate::error::{ProducerError, SendError};
 
 /// The sink of a producer of any kind.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use greylag_core::Codec;
 use greylag_sharding::{EntityType, Failure, Proxy, Region, Sharding};
 
-use super::NodeState;
+use crate::driver::node::state::NodeState;
 use crate::settings::DeliverySettings;
 use crate::with_delivery::{DeliveryCodec, NoBypass, WithDelivery};
 

@@ -41,7 +41,9 @@ pub(crate) fn register(remoting: &Arc<dyn Remoting>, receiver: Arc<dyn Receiver>
 }
 
 /// Registers a producer controller: its reference, and the upstream messages to it.
-pub(super) fn open(remoting: &Arc<dyn Remoting>) -> (LocalRegistration, mpsc::Receiver<UpstreamMessage>) {
+pub(in crate::driver::sending) fn open(
+    remoting: &Arc<dyn Remoting>,
+) -> (LocalRegistration, mpsc::Receiver<UpstreamMessage>) {
     let (inbox, upstream) = mpsc::channel(INBOX);
     let receiver = Upstream { inbox: inbox.clone(), remoting: remoting.clone() };
     let reference = register(remoting, Arc::new(receiver));

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use greylag_core::Encoded;
 
-use super::{Address, Granted};
+use crate::driver::sending::command::{Address, Granted};
 use crate::error::ProducerError;
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::controller::{Message, Refusal};

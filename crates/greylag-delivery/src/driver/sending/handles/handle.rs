@@ -1,14 +1,17 @@
 //! The sending part of every producer's handle.
 
+use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::command_sender::{CommandSender, NotEntered, NotSubmitted, Room, WeakCommandSender};
-use super::permit::{Asking, Permit};
-use super::replies::Accepted;
-use super::{Address, Admit, Command, Encoding, OutgoingMessage, PublishedState, Sent, Shared, lock};
+use super::command_sender::{CommandSender, NotEntered, NotSubmitted, OnDrop, Room, WeakCommandSender};
+use super::permit::Permit;
+use super::sent::Sent;
+use crate::driver::sending::command::{Accepted, Address, Admit, Command, Granted, OutgoingMessage, PublishedState};
+use crate::driver::sending::encoding::Encoding;
+use crate::driver::sending::shared::{Shared, lock};
 use crate::error::{ProducerError, SendError, SentError, TrySendError, Undelivered};
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::controller::Message;
@@ -20,10 +23,10 @@ pub(crate) struct Sending<T, A: Address> {
 }
 
 /// The task's end of the handles.
-pub(super) struct Inbox<T, A: Address> {
-    pub(super) commands: mpsc::UnboundedReceiver<Command<T, A>>,
-    pub(super) room: Arc<Room>,
-    pub(super) shared: Arc<Shared<T, A>>,
+pub(in crate::driver::sending) struct Inbox<T, A: Address> {
+    pub(in crate::driver::sending) commands: mpsc::UnboundedReceiver<Command<T, A>>,
+    pub(in crate::driver::sending) room: Arc<Room>,
+    pub(in crate::driver::sending) shared: Arc<Shared<T, A>>,
 }
 
 impl<T, A: Address> Clone for Sending<T, A> {
@@ -90,7 +93,11 @@ impl<T, A: Address> Sending<T, A> {
 
 impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
     /// The first handle of a producer with room for `free` messages, and the task's end of it.
-    pub(super) fn open(encoding: Arc<Encoding<T>>, free: u64, published: A::State) -> (Self, Inbox<T, A>) {
+    pub(in crate::driver::sending) fn open(
+        encoding: Arc<Encoding<T>>,
+        free: u64,
+        published: A::State,
+    ) -> (Self, Inbox<T, A>) {
         let (sender, commands, room) = CommandSender::new(free);
         let shared = Arc::new(Shared::new(encoding, published));
         (Self { sender, shared: shared.clone() }, Inbox { commands, room, shared })
@@ -130,7 +137,7 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
     /// confirmed.
     pub(crate) async fn ask(&self, outgoing: OutgoingMessage<T, A>) -> Result<SeqNr, SendError<T>> {
         let sent = self.send(outgoing).await?;
-        stored_or_confirmed(sent, self.is_durable()).await.map_err(|error| SendError::of(error, None))
+        sent.stored_or_confirmed(self.is_durable()).await.map_err(|error| SendError::of(error, None))
     }
 
     /// Sends a message, and waits until it is confirmed.
@@ -153,6 +160,19 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
         let sent = self.enter(true, outgoing, Some(permit.granted.permit)).map_err(into_send_error)?;
         permit.release.disarm();
         Ok(sent)
+    }
+
+    /// Sends a message in the room of a permit, and waits until the message is stored or confirmed (P12). The message is
+    /// sent even if the returned future is never polled.
+    pub(crate) fn ask_with_permit(
+        &self,
+        permit: Permit<T, A>,
+        to: A,
+        message: T,
+    ) -> impl Future<Output = Result<SeqNr, SendError<T>>> + Send + use<T, A> {
+        let is_durable = self.is_durable();
+        let sent = self.prepare(to, message, true).and_then(|outgoing| self.redeem(permit, outgoing));
+        async move { sent?.stored_or_confirmed(is_durable).await.map_err(|error| SendError::of(error, None)) }
     }
 
     /// Sends a message to the task, without waiting for an answer.
@@ -192,8 +212,8 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
 
     // ---- permits --------------------------------------------------------------------------------
 
-    /// Requests a permit; the returned future resolves to it.
-    pub(super) fn ask_for_room(&self) -> Result<Asking<T, A>, ProducerError> {
+    /// Asks the task for room. Returns the receiver of its answer, and what releases the room or withdraws the request.
+    pub(super) fn reserve(&self) -> Result<(oneshot::Receiver<Granted<A>>, OnDrop<Command<T, A>>), ProducerError> {
         let (granted, answer) = oneshot::channel();
         let session = self.sender.generation();
         let entered = self.sender.call(|permit| Command::Reserve { session, permit, granted });
@@ -201,23 +221,18 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
             NotEntered::Superseded => ProducerError::Superseded,
             NotEntered::Ended => self.shared.error(),
         })?;
-        let release = self.sender.on_drop(Command::Release { permit });
-        Ok(Asking::new(self.clone(), answer, release))
-    }
-
-    pub(crate) async fn permit(&self) -> Result<Permit<T, A>, ProducerError> {
-        self.ask_for_room()?.await
+        Ok((answer, self.sender.on_drop(Command::Release { permit })))
     }
 
     /// Why a request for a permit failed.
-    pub(super) fn no_permit(&self) -> ProducerError {
+    pub(in crate::driver::sending) fn no_permit(&self) -> ProducerError {
         if self.sender.is_superseded() { ProducerError::Superseded } else { self.shared.error() }
     }
 
     // ---- the end --------------------------------------------------------------------------------
 
     /// Waits until every message sent before is confirmed. Returns false if the producer ends first.
-    pub(super) async fn drained(&self) -> bool {
+    pub(in crate::driver::sending) async fn drained(&self) -> bool {
         let (done, drained) = oneshot::channel();
         self.sender.send(Command::Drain(done));
         drained.await.is_ok()
@@ -236,11 +251,6 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
             closed.await.ok();
         }
     }
-}
-
-/// Waits until a message is stored if `is_durable`, and otherwise until it is confirmed.
-pub(super) async fn stored_or_confirmed(mut sent: Sent, is_durable: bool) -> Result<SeqNr, SentError> {
-    if is_durable { sent.seq_nr().await } else { sent.confirmed().await }
 }
 
 /// The error of a send that waits for room, from that of a send that does not.

@@ -5,11 +5,11 @@ use greylag_persistence::EventSourced;
 use greylag_sharding::{ByEvents, EntityType};
 use std::convert::Infallible;
 
-use super::NodeState;
 use super::layer::{layered_codec, register_type};
 use crate::command::{Beside, UnderDelivery};
 use crate::driver::entity::is_activity;
 use crate::driver::event_sourced::delivery_host;
+use crate::driver::node::state::NodeState;
 use crate::with_delivery::{NoBypass, WithDelivery};
 
 /// Puts delivery in front of the entities of an event-sourced type, in the type's description.

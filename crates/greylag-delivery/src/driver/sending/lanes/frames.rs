@@ -19,31 +19,36 @@ use crate::wire;
 const MAX_WAITING: usize = 256;
 
 /// See the module's documentation.
-pub(super) struct Outgoing<T> {
+pub(in crate::driver::sending) struct Outgoing<T> {
     remoting: Arc<dyn Remoting>,
     batches: Batches<ControllerRef, T>,
     waiting: FuturesUnordered<Sending>,
 }
 
 impl<T: 'static> Outgoing<T> {
-    pub(super) fn new(remoting: Arc<dyn Remoting>) -> Self {
+    pub(in crate::driver::sending) fn new(remoting: Arc<dyn Remoting>) -> Self {
         Self { batches: Batches::new(&*remoting), remoting, waiting: FuturesUnordered::new() }
     }
 
     /// Adds a frame to the batch of its link.
-    pub(super) fn push(&mut self, to: ControllerRef, header: BatchHeader, message: SequencedMessage<Payload<T>>) {
+    pub(in crate::driver::sending) fn push(
+        &mut self,
+        to: ControllerRef,
+        header: BatchHeader,
+        message: SequencedMessage<Payload<T>>,
+    ) {
         if let Some(full) = self.batches.add(to, header, message) {
             self.send_batch(full);
         }
     }
 
     /// Sends the open batches.
-    pub(super) fn flush(&mut self) {
+    pub(in crate::driver::sending) fn flush(&mut self) {
         self.batches.take_all().for_each(|batch| self.send_batch(batch));
     }
 
     /// Tells a consumer controller that its link has ended.
-    pub(super) fn stopped(&mut self, to: &ControllerRef, message: &ProducerStopped) {
+    pub(in crate::driver::sending) fn stopped(&mut self, to: &ControllerRef, message: &ProducerStopped) {
         if let Some(last) = self.batches.take(message.controller.instance) {
             self.send_batch(last);
         }
@@ -74,7 +79,7 @@ impl<T: 'static> Outgoing<T> {
     }
 
     /// Completes when a waiting batch was taken or refused; pending if none waits.
-    pub(super) async fn room(&mut self) {
+    pub(in crate::driver::sending) async fn room(&mut self) {
         if self.waiting.next().await.is_none() {
             std::future::pending::<()>().await;
         }

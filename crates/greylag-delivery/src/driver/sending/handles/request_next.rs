@@ -1,4 +1,6 @@
-//! Permits: room for one message, reserved before the message exists.
+//! Reserves room: requests for permits, and the permit of a producer without entities.
+//!
+//! Source: delivery P11, P12.
 
 use std::fmt;
 use std::future::Future;
@@ -7,25 +9,13 @@ use std::task::{Context, Poll, ready};
 
 use tokio::sync::oneshot;
 
-use super::handle::stored_or_confirmed;
-use super::{Address, Command, OnDrop, Sending, Sent};
+use super::command_sender::OnDrop;
+use super::handle::Sending;
+use super::permit::Permit;
+use super::sent::Sent;
+use crate::driver::sending::command::{Address, Command, Granted};
 use crate::error::{ProducerError, SendError};
 use crate::ids::SeqNr;
-
-/// A permit granted by the task.
-#[derive(Debug)]
-pub(crate) struct Granted<A: Address> {
-    pub(crate) permit: u64,
-    pub(crate) current_seq_nr: SeqNr,
-    pub(crate) confirmed_seq_nr: SeqNr,
-    pub(crate) demand: A::Demand,
-}
-
-/// Reserved room for one message; if dropped unused, the next sender gets it.
-pub(crate) struct Permit<T, A: Address> {
-    pub(crate) granted: Granted<A>,
-    pub(super) release: OnDrop<Command<T, A>>,
-}
 
 /// A request for a permit; dropping it withdraws the request.
 pub(super) struct Asking<T, A: Address> {
@@ -34,13 +24,15 @@ pub(super) struct Asking<T, A: Address> {
     release: Option<OnDrop<Command<T, A>>>,
 }
 
-impl<T, A: Address> Asking<T, A> {
-    pub(super) fn new(
-        sending: Sending<T, A>,
-        answer: oneshot::Receiver<Granted<A>>,
-        release: OnDrop<Command<T, A>>,
-    ) -> Self {
-        Self { sending, answer, release: Some(release) }
+impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
+    /// Requests a permit; the returned future resolves to it.
+    pub(super) fn ask_for_room(&self) -> Result<Asking<T, A>, ProducerError> {
+        let (answer, release) = self.reserve()?;
+        Ok(Asking { sending: self.clone(), answer, release: Some(release) })
+    }
+
+    pub(crate) async fn permit(&self) -> Result<Permit<T, A>, ProducerError> {
+        self.ask_for_room()?.await
     }
 }
 
@@ -53,21 +45,6 @@ impl<T: Send + Sync + 'static, A: Address> Future for Asking<T, A> {
             (Ok(granted), Some(release)) => Ok(Permit { granted, release }),
             _ => Err(self.sending.no_permit()),
         })
-    }
-}
-
-impl<T: Send + Sync + 'static, A: Address> Permit<T, A> {
-    /// Sends a message in the permit's room, and waits until the message is stored or confirmed (P12). The message is
-    /// sent even if the returned future is never polled.
-    pub(crate) fn ask(
-        self,
-        sending: &Sending<T, A>,
-        to: A,
-        message: T,
-    ) -> impl Future<Output = Result<SeqNr, SendError<T>>> + Send + use<T, A> {
-        let is_durable = sending.is_durable();
-        let sent = sending.prepare(to, message, true).and_then(|outgoing| sending.redeem(self, outgoing));
-        async move { stored_or_confirmed(sent?, is_durable).await.map_err(|error| SendError::of(error, None)) }
     }
 }
 
@@ -110,7 +87,7 @@ impl<'a, T: Send + Sync + 'static> RequestNext<'a, T> {
     /// # Errors
     /// As [`Producer::ask`](crate::Producer::ask).
     pub fn ask(self, message: T) -> impl Future<Output = Result<SeqNr, SendError<T>>> + Send + use<T> {
-        self.permit.ask(self.sending, (), message)
+        self.sending.ask_with_permit(self.permit, (), message)
     }
 }
 

@@ -7,36 +7,10 @@ use std::collections::BTreeMap;
 
 use tokio::sync::oneshot;
 
+use crate::driver::sending::command::{Accepted, Confirmed};
 use crate::error::SentError;
 use crate::ids::SeqNr;
 use crate::machine::contiguous::Contiguous;
-
-/// Receives the number of a message when it is confirmed, or the error when it is given up.
-pub(crate) type Confirmed = oneshot::Sender<Result<SeqNr, SentError>>;
-
-/// Receives the number of a message when it is accepted, or the error when it is refused.
-pub(crate) enum Accepted<M> {
-    /// A caller that gets its message back if it is not sent.
-    Returning(oneshot::Sender<Result<SeqNr, (SentError, Option<M>)>>),
-    /// A [`Sent`](super::Sent), which does not get the message back.
-    Plain(oneshot::Sender<Result<SeqNr, SentError>>),
-}
-
-impl<M> Accepted<M> {
-    fn accept(self, seq_nr: SeqNr) {
-        match self {
-            Self::Returning(caller) => drop(caller.send(Ok(seq_nr))),
-            Self::Plain(caller) => drop(caller.send(Ok(seq_nr))),
-        }
-    }
-
-    fn refuse(self, error: SentError, message: Option<M>) {
-        match self {
-            Self::Returning(caller) => drop(caller.send(Err((error, message)))),
-            Self::Plain(caller) => drop(caller.send(Err(error))),
-        }
-    }
-}
 
 struct Waiting<M> {
     accepted: Option<Accepted<M>>,

@@ -8,9 +8,9 @@ use greylag_core::{Codec, Encoded};
 use greylag_transport::{LaneKind, Remoting};
 use tokio::sync::mpsc;
 
-use super::task::Task;
-use super::{Encoding, Engine, Sending, upstream};
 use crate::driver::queue::{DurableProducerQueue, fresh_stream};
+use crate::driver::sending::encoding::Encoding;
+use crate::driver::sending::lanes::{self, LocalRegistration};
 use crate::driver::storing::Store;
 use crate::error::StartError;
 use crate::ids::{ControllerRef, Epoch, ProducerId, ProducerIdentity, StreamId};
@@ -76,7 +76,7 @@ impl MessageStorage {
 /// See the module's documentation.
 pub(crate) struct Base<T> {
     pub(crate) remoting: Arc<dyn Remoting>,
-    registration: upstream::LocalRegistration,
+    registration: LocalRegistration,
     pub(crate) producer_id: ProducerId,
     /// Stream and epoch of a producer that stores nothing.
     pub(crate) stream: Option<(StreamId, Epoch)>,
@@ -113,7 +113,7 @@ impl<T: Send + Sync + 'static> Base<T> {
             MessageStorage::Durable(producer_id, queue) => (producer_id, None, Some(queue)),
         };
         let encoding = Arc::new(Encoding::new(codec, settings, remoting, queue.as_deref()));
-        let (registration, upstream) = upstream::open(remoting);
+        let (registration, upstream) = lanes::open(remoting);
         let store = queue.map(|queue| Store::open(queue, registration.reference().clone()));
         let (remoting, drain_on_drop) = (remoting.clone(), settings.producer.drain_on_drop);
         Ok(Self { remoting, registration, producer_id, stream, encoding, store, upstream, drain_on_drop })
@@ -125,15 +125,5 @@ impl<T: Send + Sync + 'static> Base<T> {
             Some(_) => Storing::durable(settings.storing()),
             None => Storing::in_memory(),
         }
-    }
-
-    /// Starts the task; it runs until the returned handle and all its clones are dropped and drained, or until one of
-    /// them closes the producer.
-    pub(crate) fn spawn<E: Engine<T>>(self, engine: E) -> Sending<T, E::To> {
-        let mut published = Default::default();
-        engine.publish(&mut published);
-        let (sending, inbox) = Sending::open(self.encoding.clone(), engine.room(), published);
-        tokio::spawn(Task::new(engine, self, inbox).run());
-        sending
     }
 }
