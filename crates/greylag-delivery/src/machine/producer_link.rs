@@ -12,6 +12,7 @@
 //!
 //! Source: delivery §1.2, P1 to P12, P14.
 
+mod cursor;
 mod held;
 mod peers;
 mod protocol;
@@ -22,6 +23,7 @@ use std::time::Instant;
 use crate::ids::{ControllerRef, Epoch, NUMBER_LIMIT, SeqNr, StreamId};
 use crate::message::Upstream;
 use crate::sabotage::Sabotage;
+use cursor::Cursor;
 use held::Held;
 use peers::Peers;
 use repeats::Repeats;
@@ -35,15 +37,12 @@ pub struct ProducerLink<P> {
     stream_id: StreamId,
     epoch: Epoch,
     held: Held<P>,
-    cursor: u64,
-    granted: u64,
-    first_seq: u64,
+    cursor: Cursor,
     confirmed: u64,
     support_resend: bool,
     peers: Peers,
     repeats: Repeats,
     fenced: bool,
-    highest_transmitted: u64,
     demand: u64,
     violations: u64,
     sabotage: Option<Sabotage>,
@@ -59,15 +58,12 @@ impl<P: Clone> ProducerLink<P> {
             stream_id,
             epoch,
             held: Held::new(),
-            cursor: 1,
-            granted: 1,
-            first_seq: 1,
+            cursor: Cursor::new(),
             confirmed: 0,
             support_resend: true,
             peers: Peers::default(),
             repeats: Repeats::new(resend_first_interval, resend_first_unconfirmed_idle_timeout, now),
             fenced: false,
-            highest_transmitted: 0,
             demand: 1,
             violations: 0,
             sabotage: None,
@@ -93,7 +89,7 @@ impl<P: Clone> ProducerLink<P> {
             Input::Reassociate => {
                 self.peers.displace();
                 // A copy of the first frame waits for a route, and will reach the present consumer in any case.
-                if !(self.repeats.waits_in_buffer() && self.held.base() == self.first_seq) {
+                if !(self.repeats.waits_in_buffer() && self.cursor.is_first(self.held.base())) {
                     self.reassociate(now, out);
                 }
             }
@@ -122,15 +118,15 @@ impl<P: Clone> ProducerLink<P> {
         if !Sabotage::leaves_repeats(self.sabotage) {
             return self.repeats.refused_until();
         }
-        self.repeats.deadline(self.held.base() == self.first_seq)
+        self.repeats.deadline(self.cursor.is_first(self.held.base()))
     }
 
     /// Number of frames that could be accepted and transmitted at once (P11).
     pub fn demand(&self) -> u64 {
-        if self.cursor < self.held.next_seq() || self.fenced || !self.is_attached() || self.repeats.is_held() {
+        if self.cursor.next() < self.held.next_seq() || self.fenced || !self.is_attached() || self.repeats.is_held() {
             return 0;
         }
-        self.granted.saturating_add(1).saturating_sub(self.held.next_seq())
+        self.cursor.granted_from(self.held.next_seq())
     }
 
     /// Whether every accepted message is confirmed.
@@ -198,11 +194,11 @@ impl<P: Clone> ProducerLink<P> {
         if !self.is_attached() || !self.repeats.is_free() {
             return;
         }
-        while self.cursor < self.held.next_seq() && self.cursor <= self.granted {
-            self.transmit(now, self.cursor, out);
-            self.cursor += 1;
+        while self.cursor.next() < self.held.next_seq() && self.cursor.is_granted() {
+            self.transmit(now, self.cursor.next(), out);
+            self.cursor.advance();
             if !self.support_resend {
-                self.held.release_below(self.cursor);
+                self.held.release_below(self.cursor.next());
             }
         }
     }
@@ -212,10 +208,9 @@ impl<P: Clone> ProducerLink<P> {
             return;
         }
         let Some(frame) = self.held.get(seq_nr) else { return };
-        let again = seq_nr <= self.highest_transmitted;
+        let again = self.cursor.note_transmitted(seq_nr);
         let lowest = if self.support_resend { self.held.base() } else { 0 };
-        out.push(Effect::Transmit { frame: frame.clone(), first: seq_nr == self.first_seq, lowest, again });
-        self.highest_transmitted = self.highest_transmitted.max(seq_nr);
+        out.push(Effect::Transmit { frame: frame.clone(), first: self.cursor.is_first(seq_nr), lowest, again });
         self.repeats.transmitted(now, seq_nr == self.held.base());
     }
 
@@ -223,7 +218,7 @@ impl<P: Clone> ProducerLink<P> {
         let was_held = self.repeats.is_held();
         self.repeats.hold(held);
         if was_held && !held {
-            if self.cursor > self.held.base() {
+            if self.cursor.next() > self.held.base() {
                 self.transmit(now, self.held.base(), out);
             }
             self.pump(now, out);
@@ -233,8 +228,8 @@ impl<P: Clone> ProducerLink<P> {
     /// Moves the cursor back over refused frames that were transmitted last. Other refused frames were repeats, which
     /// the protocol repeats anyway.
     fn on_refused(&mut self, now: Instant, from: u64, to: u64) {
-        if to.checked_add(1) == Some(self.cursor) && self.support_resend {
-            self.cursor = self.held.base().max(self.cursor.min(from));
+        if to.checked_add(1) == Some(self.cursor.next()) && self.support_resend {
+            self.cursor.go_back_to(from, self.held.base());
         }
         self.repeats.refused(now, from);
     }
@@ -267,7 +262,7 @@ impl<P: Clone> ProducerLink<P> {
             }
             Upstream::Ack { confirmed, up_to } => {
                 if self.confirm(confirmed, out) {
-                    self.grant(confirmed, up_to);
+                    self.cursor.grant(confirmed, up_to);
                     self.pump(now, out);
                 }
             }
@@ -306,7 +301,7 @@ impl<P: Clone> ProducerLink<P> {
         if let (true, Upstream::Request { confirmed, .. } | Upstream::Ack { confirmed, .. }) = (same_epoch, message)
             && self.confirm(confirmed, out)
         {
-            self.grant(confirmed, 0);
+            self.cursor.grant(confirmed, 0);
             self.pump(now, out);
         }
         if self.repeats.are_unanswered() {
@@ -354,10 +349,10 @@ impl<P: Clone> ProducerLink<P> {
             // Every granted frame was lost, and this consumer does not request resends: grant the same number again.
             up_to = self.held.next_seq().saturating_add(up_to.saturating_sub(confirmed));
         }
-        self.grant(confirmed, up_to);
+        self.cursor.grant(confirmed, up_to);
         self.set_support_resend(support_resend);
         if via_timeout && support_resend {
-            self.cursor = self.held.base();
+            self.cursor.go_back_to(self.held.base(), self.held.base());
         }
         if via_timeout {
             // The consumer has heard nothing for a while, so the link is idle, like most links most of the time.
@@ -374,20 +369,14 @@ impl<P: Clone> ProducerLink<P> {
         }
         let total = self.held.confirm(confirmed);
         self.confirmed = self.confirmed.max(confirmed);
-        self.cursor = self.cursor.max(self.confirmed + 1);
+        self.cursor.skip_to(self.confirmed + 1);
         out.extend(total.map(Effect::ConfirmedUpTo));
         true
     }
 
-    fn grant(&mut self, confirmed: u64, up_to: u64) {
-        // Always grant at least the next frame, whatever a peer sends, so that the producer is never stuck.
-        let up_to = up_to.max(confirmed + 1).min(u64::MAX - 1);
-        self.granted = self.granted.max(up_to);
-    }
-
     fn set_support_resend(&mut self, support_resend: bool) {
         if self.support_resend && !support_resend {
-            self.held.release_below(self.cursor);
+            self.held.release_below(self.cursor.next());
         }
         self.support_resend = support_resend;
     }
@@ -395,14 +384,14 @@ impl<P: Clone> ProducerLink<P> {
     /// Handles a resend request (P7), except a start-over.
     fn on_resend(&mut self, now: Instant, from: u64, to: u64, out: &mut Vec<Effect<P>>) {
         if to == 0 {
-            self.cursor = self.held.base().max(self.cursor.min(from));
+            self.cursor.go_back_to(from, self.held.base());
             self.pump(now, out);
         } else {
             let head = self.held.base();
             // Frames below the head are confirmed, perhaps by another consumer than the one that requests them. Sending
             // the head tells the consumer so by the header's `lowest`; the idle probe might never do so, since each of
             // the consumer's requests postpones it.
-            let end = to.max(head).min(self.cursor.saturating_sub(1));
+            let end = to.max(head).min(self.cursor.next().saturating_sub(1));
             for seq_nr in from.max(head)..=end {
                 self.transmit(now, seq_nr, out);
             }
@@ -411,10 +400,7 @@ impl<P: Clone> ProducerLink<P> {
 
     /// Starts over with the present consumer (P10).
     fn reassociate(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
-        let head = self.held.base();
-        self.first_seq = head;
-        self.granted = head;
-        self.cursor = head;
+        self.cursor.start_over(self.held.base());
         self.repeats.started_over();
         // Assume that the consumer requests resends until its first message tells. Until then the first frame is held
         // and repeated, since only that frame announces this link.
@@ -443,7 +429,6 @@ impl<P: Clone> ProducerLink<P> {
     fn check_invariants(&self) {
         self.held.check_invariants();
         debug_assert!(self.confirmed < self.held.next_seq());
-        debug_assert!(self.cursor >= self.held.base() && self.cursor <= self.held.next_seq());
-        debug_assert!(self.granted > self.confirmed, "a producer always has a next step");
+        self.cursor.check_invariants(&(self.held.base()..=self.held.next_seq()), self.confirmed);
     }
 }
