@@ -13,7 +13,7 @@
 //! numbers of other messages, and a producer that runs again over the same input would give the same message another
 //! number, so that it would be applied twice.
 //!
-//! Messages to entities of the producer's own node are not encoded; see `leaving`.
+//! Messages to entities of the producer's own node are not encoded; see `linking`.
 //!
 //! The cost of an input depends only on the entity concerned, except for inputs about a shard.
 //! Source: delivery §3.1, S1 to S8, S10, K7.
@@ -22,11 +22,10 @@ mod accepting;
 mod admission;
 mod demand;
 mod entity_state;
-mod leaving;
 mod linking;
 mod links;
+mod progress;
 mod protocol;
-mod recovering;
 mod recovery;
 mod stats;
 
@@ -37,7 +36,6 @@ use std::time::{Duration, Instant};
 use greylag_core::UniqueAddress;
 
 use crate::ids::{Epoch, ProducerId, ProducerIdentity, SeqNr, StreamId};
-use crate::machine::contiguous::Contiguous;
 use crate::machine::portable::Portable;
 use crate::machine::producer_link;
 use crate::machine::storing::{self, Storing, StoringSettings, StoringState};
@@ -46,8 +44,8 @@ use crate::sabotage::Sabotage;
 use admission::{Admission, Limits};
 use entity_state::Waiter;
 use links::Links;
+use progress::Progress;
 use recovery::Recovery;
-use stats::Counters;
 
 pub use demand::DemandSets;
 pub use protocol::{Effect, Input, RoutedMessage, ShardingProducerSettings};
@@ -67,7 +65,6 @@ enum Life {
 #[derive(Debug, Clone)]
 pub struct ShardingProducer<P> {
     settings: ShardingProducerSettings,
-    identity: ProducerIdentity,
     life: Life,
     /// An instant, with the wall clock at that time.
     clock: Option<(Instant, TimestampMillis)>,
@@ -78,12 +75,9 @@ pub struct ShardingProducer<P> {
     storing: Storing<RoutedMessage<P>>,
     recovery: Recovery,
     demand: DemandSets,
-    contiguous: Contiguous,
-    highest_confirmed: SeqNr,
-    counters: Counters,
+    progress: Progress,
     scratch: Vec<producer_link::Effect<P>>,
     stored: Vec<storing::Effect<RoutedMessage<P>>>,
-    sabotage: Option<Sabotage>,
 }
 
 impl<P: Portable> ShardingProducer<P> {
@@ -104,21 +98,17 @@ impl<P: Portable> ShardingProducer<P> {
         };
         let patience = settings.resend_first_unconfirmed_idle_timeout;
         Self {
-            identity,
             life: Life::Running,
             clock: None,
             early: VecDeque::new(),
-            links: Links::new(node, path),
+            links: Links::new(&settings, identity, node, path),
             admission: Admission::new(limits),
             storing: Storing::in_memory(),
             recovery: Recovery::new(settings.recovery_parallelism, patience),
             demand: DemandSets::default(),
-            contiguous: Contiguous::default(),
-            highest_confirmed: SeqNr::NONE,
-            counters: Counters::default(),
+            progress: Progress::default(),
             scratch: Vec::new(),
             stored: Vec::new(),
-            sabotage: None,
             settings,
         }
     }
@@ -142,7 +132,7 @@ impl<P: Portable> ShardingProducer<P> {
     #[doc(hidden)]
     #[must_use]
     pub fn sabotaged(mut self, without: Option<Sabotage>) -> Self {
-        self.sabotage = without;
+        self.links.sabotage(without);
         self
     }
 
@@ -163,7 +153,7 @@ impl<P: Portable> ShardingProducer<P> {
                 let reserved = self.storing.reserve();
                 let waiter = Waiter { ticket, reserved, frames, bytes, ack };
                 if self.life == Life::Loading {
-                    self.counters.stats.waiting += 1;
+                    self.progress.stats.waiting += 1;
                     self.early.push_back((entity, shard, waiter));
                 } else {
                     self.on_admit(now, entity, shard, waiter);
@@ -249,13 +239,13 @@ impl<P: Portable> ShardingProducer<P> {
             buffered: slots.saturating_sub(storing) as u64,
             entities: self.links.len() as u64,
             with_demand: self.demand().with_demand() as u64,
-            ..self.counters.read(now)
+            ..self.progress.read(now)
         }
     }
 
     /// Number of messages without waiting for which there is room.
     pub fn room(&self) -> u64 {
-        let taken = self.counters.stats.waiting.saturating_add(self.storing.pending() as u64);
+        let taken = self.progress.stats.waiting.saturating_add(self.storing.pending() as u64);
         (self.settings.buffer_size as u64).saturating_sub(taken)
     }
 
@@ -266,12 +256,12 @@ impl<P: Portable> ShardingProducer<P> {
 
     /// The highest total up to which all messages are confirmed.
     pub fn confirmed(&self) -> SeqNr {
-        SeqNr(self.contiguous.last())
+        self.progress.settled_up_to()
     }
 
     /// The highest confirmed total; lower ones may be unconfirmed.
     pub fn highest_confirmed(&self) -> SeqNr {
-        self.highest_confirmed
+        self.progress.highest_confirmed()
     }
 
     /// The number of the next message; valid for a durable producer once its queue is loaded.

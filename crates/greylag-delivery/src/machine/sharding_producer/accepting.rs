@@ -1,6 +1,7 @@
-//! Moves a message from its sender to its link: room, then the store, then demand.
+//! Moves a message from its sender to its link: room, then the store, then demand. Messages of a loaded queue are
+//! stored already, and go to their links at once.
 //!
-//! Source: delivery S1 to S3, D6, D8.
+//! Source: delivery S1 to S3, S8, D6 to D8.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,8 +10,8 @@ use super::admission::Next;
 use super::entity_state::{Accepted, BeingStored, Buffered, Waiter};
 use super::{Effect, Life, RoutedMessage, ShardingProducer};
 use crate::machine::portable::Portable;
-use crate::machine::storing::{self, Unstored};
-use crate::queue::MessageSent;
+use crate::machine::storing::{self, Found, Unstored};
+use crate::queue::{MessageSent, QueueState};
 
 impl<P: Portable> ShardingProducer<P> {
     pub(super) fn on_admit(&mut self, now: Instant, entity: Arc<str>, shard: Arc<str>, waiter: Waiter<P>) {
@@ -20,7 +21,7 @@ impl<P: Portable> ShardingProducer<P> {
         };
         if let Some(state) = self.links.get_mut(instance) {
             state.waiters.push_back(waiter);
-            self.counters.stats.waiting += 1;
+            self.progress.stats.waiting += 1;
         }
         self.refresh(instance);
     }
@@ -28,18 +29,17 @@ impl<P: Portable> ShardingProducer<P> {
     pub(super) fn on_withdraw(&mut self, now: Instant, ticket: u64, entity: &str) {
         if let Some(index) = self.early.iter().position(|(.., waiter)| waiter.ticket == ticket) {
             self.early.remove(index);
-            self.counters.stats.waiting -= 1;
+            self.progress.stats.waiting -= 1;
             self.admission.forget(ticket);
         }
         let Some(instance) = self.links.instance_of(entity) else { return };
         let Some(state) = self.links.get_mut(instance) else { return };
         let Some(index) = state.waiters.iter().position(|waiter| waiter.ticket == ticket) else { return };
         if let Some(number) = state.waiters.remove(index).and_then(|waiter| waiter.reserved) {
-            // The waiter's number is not assigned again, so the other numbers do not change.
-            self.contiguous.insert(number.get());
+            self.progress.withdrawn(number);
         }
         state.used_at = now;
-        self.counters.stats.waiting -= 1;
+        self.progress.stats.waiting -= 1;
         self.admission.forget(ticket);
         self.refresh(instance);
     }
@@ -63,7 +63,7 @@ impl<P: Portable> ShardingProducer<P> {
         let Some(state) = self.links.get_mut(instance) else { return };
         let Some(waiter) = state.waiters.pop_front() else { return };
         let Waiter { ticket, reserved, frames, bytes, ack } = waiter;
-        self.counters.stats.waiting -= 1;
+        self.progress.stats.waiting -= 1;
         self.admission.take(bytes, false);
         state.bytes += bytes;
         state.used_at = now;
@@ -133,8 +133,8 @@ impl<P: Portable> ShardingProducer<P> {
         state.unconfirmed.push_back(Accepted { total, ticket: Some(ticket), bytes, accepted_at });
         state.last_total = total;
         state.used_at = now;
-        self.counters.stats.sent += 1;
-        self.counters.accepted(now, total);
+        self.progress.stats.sent += 1;
+        self.progress.accepted(now, total);
         state.buffered.push_back(Buffered { total, frames: message.frames, ack, is_recovered: false });
         self.feed(now, instance, out);
     }
@@ -158,5 +158,59 @@ impl<P: Portable> ShardingProducer<P> {
             Life::Loading | Life::Running => Effect::Unavailable { ticket, frames: message.frames },
             Life::Closing | Life::Closed => Effect::Refused { ticket, frames: message.frames },
         });
+    }
+
+    // ---- messages of the queue ---------------------------------------------------------------------
+
+    /// Takes the loaded state: later frames are sent under its epoch, and its unconfirmed messages are sent again.
+    fn on_opened(&mut self, now: Instant, state: QueueState<RoutedMessage<P>>, out: &mut Vec<Effect<P>>) {
+        self.links.set_stream(state.stream_id, state.epoch);
+        if self.life == Life::Loading {
+            self.life = Life::Running;
+            self.progress.recovered(&state);
+        } else {
+            self.start_over(now, out);
+        }
+        for message in state.unconfirmed {
+            self.recover(now, message, out);
+        }
+        for (entity, shard, waiter) in std::mem::take(&mut self.early) {
+            self.progress.stats.waiting -= 1;
+            self.on_admit(now, entity, shard, waiter);
+        }
+    }
+
+    /// Puts a message of the queue into its entity's buffer, until its link's turn, unless the link has it already.
+    fn recover(&mut self, now: Instant, message: MessageSent<RoutedMessage<P>>, out: &mut Vec<Effect<P>>) {
+        if let Some(instance) = self.take_stored(now, message) {
+            self.hold(now, instance, out);
+        }
+    }
+
+    /// Gives a message that others wrote into the queue's store to its link, or into its entity's buffer.
+    fn on_found(&mut self, now: Instant, found: Found<RoutedMessage<P>>, out: &mut Vec<Effect<P>>) {
+        self.progress.skipped(found.after, found.sent.seq_nr);
+        if self.life != Life::Running {
+            return; // the message is stored, and the next load finds it
+        }
+        let Some(instance) = self.take_stored(now, found.sent) else { return };
+        self.progress.stats.sent += 1;
+        self.feed(now, instance, out);
+    }
+
+    /// Takes a message of the queue into its entity's buffer. `None` if the link of the entity has it already.
+    fn take_stored(&mut self, now: Instant, message: MessageSent<RoutedMessage<P>>) -> Option<u64> {
+        let MessageSent { seq_nr: total, message: RoutedMessage { shard, bytes, frames }, ack, qualifier, .. } =
+            message;
+        let instance = match self.links.instance_of(&qualifier) {
+            Some(instance) => instance,
+            None => self.open(now, qualifier, shard),
+        };
+        if !self.links.get_mut(instance)?.take_stored(now, total, frames, bytes, ack) {
+            return None;
+        }
+        self.admission.take(bytes, true);
+        self.progress.accepted(now, total);
+        Some(instance)
     }
 }

@@ -100,6 +100,26 @@ impl<P: Clone> EntityState<P> {
         }
     }
 
+    /// Takes a message of the queue into the buffer. Returns false for a message that the link has, or had, already.
+    pub(super) fn take_stored(
+        &mut self,
+        now: Instant,
+        total: SeqNr,
+        frames: Frames<P>,
+        bytes: usize,
+        ack: bool,
+    ) -> bool {
+        if total <= self.last_total {
+            return false;
+        }
+        self.last_total = total;
+        self.bytes += bytes;
+        self.used_at = now;
+        self.unconfirmed.push_back(Accepted { total, ticket: None, bytes, accepted_at: now });
+        self.buffered.push_back(Buffered { total, frames, ack, is_recovered: true });
+        true
+    }
+
     /// Gives the link a message, made portable if the entity is on another node.
     pub(super) fn accept(
         &mut self,

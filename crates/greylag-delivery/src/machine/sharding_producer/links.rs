@@ -1,21 +1,28 @@
-//! The links of a producer, by entity, by instance, and by shard.
+//! The links of a producer under its identity, by entity, by instance, and by shard.
 //!
 //! Source: delivery S1, S6, S7.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
 use super::entity_state::EntityState;
-use crate::ids::ControllerRef;
+use super::protocol::ShardingProducerSettings;
+use crate::ids::{ControllerRef, Epoch, ProducerIdentity, StreamId};
 use crate::machine::deadlines::{ArmedTimer, Deadlines};
-use crate::machine::producer_link::ProducerLink;
+use crate::machine::producer_link::{self, LinkMode, ProducerLink, ProducerLinkSettings};
+use crate::message::BatchHeader;
+use crate::sabotage::Sabotage;
 
 /// See the module's documentation.
 #[derive(Debug, Clone)]
 pub(super) struct Links<P> {
+    identity: ProducerIdentity,
+    resend_first_interval: Duration,
+    resend_first_unconfirmed_idle_timeout: Duration,
+    sabotage: Option<Sabotage>,
     node: UniqueAddress,
     path: Arc<str>,
     last_instance: u64,
@@ -43,8 +50,17 @@ impl ShardLinks {
 }
 
 impl<P: Clone> Links<P> {
-    pub(super) fn new(node: UniqueAddress, path: Arc<str>) -> Self {
+    pub(super) fn new(
+        settings: &ShardingProducerSettings,
+        identity: ProducerIdentity,
+        node: UniqueAddress,
+        path: Arc<str>,
+    ) -> Self {
         Self {
+            identity,
+            resend_first_interval: settings.resend_first_interval,
+            resend_first_unconfirmed_idle_timeout: settings.resend_first_unconfirmed_idle_timeout,
+            sabotage: None,
             node,
             path,
             last_instance: 0,
@@ -52,6 +68,34 @@ impl<P: Clone> Links<P> {
             states: BTreeMap::new(),
             shards: BTreeMap::new(),
             deadlines: Deadlines::new(),
+        }
+    }
+
+    /// For simulations: every link omits a clause of the protocol.
+    pub(super) fn sabotage(&mut self, without: Option<Sabotage>) {
+        self.sabotage = without;
+    }
+
+    /// The queue was loaded: later frames belong to this stream and epoch.
+    pub(super) fn set_stream(&mut self, stream_id: StreamId, epoch: Epoch) {
+        self.identity.stream_id = stream_id;
+        self.identity.epoch = epoch;
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.identity.epoch
+    }
+
+    /// The header of a link's frames.
+    pub(super) fn header(&self, controller: ControllerRef, lowest: u64) -> BatchHeader {
+        let ProducerIdentity { producer_id, stream_id, epoch } = &self.identity;
+        BatchHeader {
+            producer_id: producer_id.clone(),
+            stream_id: *stream_id,
+            epoch: *epoch,
+            controller,
+            ordered: true,
+            lowest,
         }
     }
 
@@ -80,8 +124,26 @@ impl<P: Clone> Links<P> {
         self.states.keys().copied().collect()
     }
 
-    /// Opens a link to an entity without one, under a fresh instance.
-    pub(super) fn open(&mut self, now: Instant, entity: Arc<str>, shard: Arc<str>, link: ProducerLink<P>) -> u64 {
+    /// An empty link to an entity of a shard.
+    fn new_link(&self, now: Instant, shard: &str) -> ProducerLink<P> {
+        let settings = ProducerLinkSettings {
+            mode: LinkMode::Sharding,
+            stream_id: self.identity.stream_id,
+            epoch: self.identity.epoch,
+            resend_first_interval: self.resend_first_interval,
+            resend_first_unconfirmed_idle_timeout: self.resend_first_unconfirmed_idle_timeout,
+        };
+        let mut link = ProducerLink::new(settings, now).sabotaged(self.sabotage);
+        if !self.is_routed(shard) {
+            // A link without frames has nothing to transmit.
+            link.handle(now, producer_link::Input::RouteChanged(false), &mut Vec::new());
+        }
+        link
+    }
+
+    /// Opens a link to an entity without one, under a fresh instance (S1).
+    pub(super) fn open(&mut self, now: Instant, entity: Arc<str>, shard: Arc<str>) -> u64 {
+        let link = self.new_link(now, &shard);
         self.last_instance += 1;
         let instance = self.last_instance;
         let links = self.shards.entry(shard.clone()).or_default();
@@ -106,9 +168,10 @@ impl<P: Clone> Links<P> {
         Some(state)
     }
 
-    /// Replaces an entity's link by another one under a fresh instance; returns the new instance and the former link.
-    pub(super) fn renew(&mut self, instance: u64, link: ProducerLink<P>) -> Option<(u64, ProducerLink<P>)> {
+    /// Replaces an entity's link by an empty one under a fresh instance; returns the new instance and the former link.
+    pub(super) fn renew(&mut self, now: Instant, instance: u64) -> Option<(u64, ProducerLink<P>)> {
         let mut state = self.states.remove(&instance)?;
+        let link = self.new_link(now, &state.shard);
         self.last_instance += 1;
         let renewed = self.last_instance;
         let links = self.shards.entry(state.shard.clone()).or_default();
@@ -128,7 +191,7 @@ impl<P: Clone> Links<P> {
         self.shards.keys()
     }
 
-    pub(super) fn is_routed(&self, shard: &str) -> bool {
+    fn is_routed(&self, shard: &str) -> bool {
         self.shards.get(shard).is_none_or(|links| !links.unrouted)
     }
 
