@@ -5,10 +5,6 @@ pub(crate) mod consumer;
 mod dedupe_store;
 #[cfg(feature = "sharding")]
 pub(crate) mod entity;
-#[cfg(all(feature = "persistence", feature = "sharding"))]
-mod entity_outbox;
-#[cfg(all(feature = "persistence", feature = "sharding"))]
-pub(crate) mod event_sourced;
 #[cfg(feature = "sharding")]
 mod node;
 mod point_to_point;
@@ -25,12 +21,10 @@ mod work_pulling;
 pub use consumer::ConsumerDelivery;
 pub use consumer::{DeliveryEvent, DeliveryEvents, DeliveryHealth, Undecodable};
 pub use dedupe_store::{DedupeStore, RecordError};
+#[cfg(all(feature = "persistence", feature = "sharding"))]
+pub use entity::{DeliveryEffects, EntityOutbox, EntityOutboxQueue, OutboxRequest, WithOutbox};
 #[cfg(feature = "sharding")]
 pub use entity::{DeliveryEntity, DeliveryType};
-#[cfg(all(feature = "persistence", feature = "sharding"))]
-pub use entity_outbox::{EntityOutbox, EntityOutboxQueue, OutboxRequest, WithOutbox};
-#[cfg(all(feature = "persistence", feature = "sharding"))]
-pub use event_sourced::DeliveryEffects;
 #[cfg(all(feature = "persistence", feature = "sharding"))]
 pub use node::EventSourcedDelivery;
 #[cfg(feature = "sharding")]

@@ -15,12 +15,11 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use greylag_core::{Codec, CodecId, DecodeError, EncodeError, Manifest};
 
+use crate::delivery::payload::Payload;
+use crate::delivery::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
 use crate::ids::{ControllerRef, ServiceKey};
-use crate::machine::producer_link::Frames;
-use crate::message::{Frame, SequencedMessage};
-use crate::payload::Payload;
+use crate::message::{Frame, Frames, SequencedMessage};
 use crate::wire::{self, Piece};
-use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
 use samples::codec;
 
 pub use consumer::consumer;

@@ -141,11 +141,6 @@
     allow(dead_code, unused_imports, reason = "controllers share more with those of entities than they use alone")
 )]
 
-mod batch;
-#[cfg(all(feature = "persistence", feature = "sharding"))]
-mod command;
-mod counters;
-mod dedupe;
 mod delivery;
 mod driver;
 mod error;
@@ -155,28 +150,24 @@ pub mod fuzzing;
 mod ids;
 pub mod machine;
 mod message;
-#[cfg(feature = "persistence")]
-mod outbox;
-mod payload;
 pub mod queue;
-mod sabotage;
 mod settings;
 #[cfg(feature = "tck")]
 pub mod tck;
 mod wire;
-#[cfg(feature = "sharding")]
-mod with_delivery;
 
-pub use batch::DeliveryBatch;
+pub use delivery::batch::DeliveryBatch;
 #[cfg(all(feature = "persistence", feature = "sharding"))]
-pub use command::{DeliveryCommand, UnderDelivery};
-pub use counters::{DeliveryCounters, DeliverySnapshot};
-pub use dedupe::{Dedupe, Watermarks};
+pub use delivery::command::{DeliveryCommand, UnderDelivery};
+pub use delivery::payload::{Payload, UnreadableError};
+#[cfg(feature = "sharding")]
+pub use delivery::with_delivery::{DeliveryCodec, NoBypass, Protocol, WithDelivery};
 pub use delivery::{ConfirmHandle, Delivery};
 #[cfg(feature = "ddata")]
 pub use driver::DdataWorkerDirectory;
 #[cfg(feature = "persistence")]
 pub use driver::EventSourcedProducerQueue;
+pub use driver::consumer::counters::{DeliveryCounters, DeliverySnapshot};
 pub use driver::{
     ConsumerBuilder, ConsumerController, Deliveries, DeliveryEvent, DeliveryEvents, DeliveryHealth, Producer,
     ProducerBuilder, ProducerController, ProducerSink, RequestNext, Sent, Undecodable,
@@ -204,7 +195,10 @@ pub use ids::{
     ProducerIdentity, SeqNr, ServiceKey, StreamId,
 };
 pub use machine::controller::ControllerStats;
+pub use machine::dedupe::{Dedupe, Watermarks};
 pub use machine::portable::UnsendableError;
+#[doc(hidden)]
+pub use machine::sabotage::Sabotage;
 pub use machine::sharding_producer::{DemandSets, ProducerStats};
 pub use machine::storing::StoringState;
 pub use machine::work_pulling::{ListedWorker, WorkerSelection, WorkerStats};
@@ -212,13 +206,8 @@ pub use message::{
     BatchHeader, Content, Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage,
 };
 #[cfg(feature = "persistence")]
-pub use outbox::{DeliveryOutbox, OutboxEvent};
-pub use payload::{Payload, UnreadableError};
-#[doc(hidden)]
-pub use sabotage::Sabotage;
+pub use queue::outbox::{DeliveryOutbox, OutboxEvent};
 pub use settings::{
     ConsumerSettings, DeliverySettings, OnUndecodable, ProducerSettings, SettingsError, ShardingSettings,
     WorkPullingSettings,
 };
-#[cfg(feature = "sharding")]
-pub use with_delivery::{DeliveryCodec, NoBypass, Protocol, WithDelivery};

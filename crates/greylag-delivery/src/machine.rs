@@ -11,17 +11,11 @@
 //! Each machine has `handle(now, input, &mut out)` and `next_deadline()`; drivers carry the effects out in order.
 //! Source: delivery §10.
 
-mod admission;
-pub(crate) mod ages;
-pub mod consumer_controller;
-pub mod consumer_link;
-pub(crate) mod contiguous;
-pub mod controller;
-pub(crate) mod deadlines;
-pub mod point_to_point;
-pub mod portable;
-pub mod producer_link;
-pub mod sharding_consumer;
-pub mod sharding_producer;
-pub mod storing;
-pub mod work_pulling;
+mod consumer;
+mod producer;
+pub(crate) mod sabotage;
+pub(crate) mod tracking;
+
+pub(crate) use consumer::dedupe;
+pub use consumer::{consumer_controller, consumer_link, sharding_consumer};
+pub use producer::{controller, point_to_point, portable, producer_link, sharding_producer, storing, work_pulling};

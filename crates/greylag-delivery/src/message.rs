@@ -58,6 +58,15 @@ impl<P> Frame<P> {
     }
 }
 
+/// The frames of one message, in order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frames<P> {
+    /// The message is one frame.
+    Whole(P),
+    /// The message is cut into these chunks; at least one.
+    Chunks(Vec<P>),
+}
+
 /// A frame on the wire, with the flag `first`, which is determined at each transmission and thus not kept with the
 /// frame (P4).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -20,6 +20,8 @@
 pub(crate) mod behavior;
 pub(crate) mod kv;
 #[cfg(feature = "persistence")]
+pub(crate) mod outbox;
+#[cfg(feature = "persistence")]
 pub(crate) mod persistent;
 mod records;
 mod rows;

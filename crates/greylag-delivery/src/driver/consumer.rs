@@ -6,6 +6,7 @@
 mod answers;
 #[cfg(feature = "sharding")]
 mod controller;
+pub(crate) mod counters;
 mod event;
 #[cfg(feature = "sharding")]
 mod node_removals;

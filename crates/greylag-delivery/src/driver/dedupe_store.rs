@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 
-use crate::dedupe::Dedupe;
 use crate::ids::{SeqNr, StreamId};
+use crate::machine::dedupe::Dedupe;
 
 /// Stores for each entity how far it has processed each stream, in the transaction that writes the effect.
 ///

@@ -9,10 +9,10 @@ use greylag_core::{DeadLetterReason, UniqueAddress};
 use greylag_sharding::ids::{EntityId, ShardId};
 use greylag_sharding::{DirectRef, Event, Region, RegionEvent, SendError};
 
+use crate::delivery::payload::Payload;
+use crate::delivery::with_delivery::{ProtocolMessage, WithDelivery};
 use crate::ids::ControllerRef;
 use crate::message::{ProducerStopped, SequencedBatch};
-use crate::payload::Payload;
-use crate::with_delivery::{ProtocolMessage, WithDelivery};
 
 /// The region of an entity type under delivery.
 pub(super) trait Downstream<T>: Send + Sync {

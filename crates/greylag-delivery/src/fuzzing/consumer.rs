@@ -7,16 +7,15 @@ use greylag_core::Codec as _;
 
 use super::input::{Input, Time};
 use super::samples::codec;
-use crate::dedupe::Dedupe;
+use crate::delivery::payload::Payload;
+use crate::delivery::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
 use crate::machine::consumer_controller::{self, ConsumerController, ConsumerKind};
-use crate::machine::producer_link::Frames;
+use crate::machine::dedupe::Dedupe;
 use crate::machine::producer_link::LinkMode;
 use crate::machine::sharding_consumer::{DeliveryHandle, Effect};
-use crate::message::{SequencedBatch, Upstream, UpstreamMessage};
-use crate::payload::Payload;
+use crate::message::{Frames, SequencedBatch, Upstream, UpstreamMessage};
 use crate::settings::DeliverySettings;
 use crate::wire;
-use crate::with_delivery::{Protocol, ProtocolMessage, WithDelivery};
 
 /// Maximum bytes of a message.
 const MAX_MESSAGE_BYTES: usize = 256;

@@ -11,11 +11,10 @@ use super::samples::{controller, identity};
 use crate::ids::{ControllerRef, Epoch, SeqNr};
 use crate::machine::controller::{self, Controller, Effect, Message};
 use crate::machine::point_to_point::{PointToPoint, PointToPointSettings};
-use crate::machine::producer_link::Frames;
 use crate::machine::sharding_producer::{self, ShardingProducer};
 use crate::machine::storing::Storing;
 use crate::machine::work_pulling::{ListedWorker, WorkPulling, WorkPullingSettings, WorkerSelection};
-use crate::message::{Upstream, UpstreamMessage};
+use crate::message::{Frames, Upstream, UpstreamMessage};
 use crate::settings::DeliverySettings;
 use crate::wire;
 

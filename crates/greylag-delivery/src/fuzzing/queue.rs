@@ -7,7 +7,7 @@ use greylag_persistence::SeqNr as EventNr;
 use super::input::Input;
 use super::samples::controller;
 use crate::ids::{SeqNr, StreamId};
-use crate::outbox::{DeliveryOutbox, OutboxEvent};
+use crate::queue::outbox::{DeliveryOutbox, OutboxEvent};
 use crate::queue::persistent::{self, PersistentQueue, QueueEvent};
 use crate::queue::wire::{EventCodec, SnapshotCodec};
 use crate::queue::{Confirmation, MessageSent, QueueHead, StoredQueue, confirmed_from_bytes, confirmed_to_bytes};

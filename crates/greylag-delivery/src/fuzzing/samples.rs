@@ -2,9 +2,9 @@
 
 use greylag_codec::json;
 
+use crate::delivery::with_delivery::DeliveryCodec;
 use crate::ids::{ControllerRef, Epoch, ProducerId, ProducerIdentity, StreamId};
 use crate::message::BatchHeader;
-use crate::with_delivery::DeliveryCodec;
 
 /// The codec of deliveries that are numbers, with texts as bypass messages.
 pub(super) fn codec() -> DeliveryCodec<u64, String> {

@@ -5,12 +5,11 @@ use greylag_codec::json;
 use greylag_core::Codec as _;
 
 use super::samples::{codec, controller, header};
+use crate::delivery::payload::Payload;
+use crate::delivery::with_delivery::{ProtocolMessage, WithDelivery};
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
-use crate::machine::producer_link::Frames;
-use crate::message::{Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage};
-use crate::payload::Payload;
+use crate::message::{Frame, Frames, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage};
 use crate::wire;
-use crate::with_delivery::{ProtocolMessage, WithDelivery};
 
 /// The name of each target, and its inputs.
 pub fn seeds() -> Vec<(&'static str, Vec<Vec<u8>>)> {
@@ -121,7 +120,7 @@ fn producer() -> Vec<Vec<u8>> {
 
 #[cfg(feature = "persistence")]
 fn queues() -> Vec<(&'static str, Vec<Vec<u8>>)> {
-    use crate::outbox::{DeliveryOutbox, OutboxEvent};
+    use crate::queue::outbox::{DeliveryOutbox, OutboxEvent};
     use crate::queue::persistent::{self, PersistentQueue};
     use crate::queue::wire::{EventCodec, SnapshotCodec, event_to_bytes};
     use crate::queue::{QueueHead, confirmed_to_bytes};

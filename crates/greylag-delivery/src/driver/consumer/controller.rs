@@ -13,16 +13,15 @@ use greylag_core::{DeadLetterReason, UniqueAddress};
 use greylag_sharding::host::ShardCx;
 
 use super::{ConsumerDelivery, DeliveryEvent, Undecodable};
-use crate::counters::LinkTotals;
+use crate::delivery::payload::{Payload, Unreadable};
+use crate::delivery::with_delivery::{ProtocolMessage, WithDelivery};
 use crate::delivery::{Delivery, Outcome, Outcomes};
+use crate::driver::consumer::counters::LinkTotals;
 use crate::ids::{ControllerRef, MessageId};
-use crate::machine::producer_link::Frames;
 use crate::machine::sharding_consumer::{DeliveryHandle, Effect, Input, ShardingConsumer};
-use crate::message::UpstreamMessage;
-use crate::payload::{Payload, Unreadable};
+use crate::message::{Frames, UpstreamMessage};
 use crate::settings::OnUndecodable;
 use crate::wire;
-use crate::with_delivery::{ProtocolMessage, WithDelivery};
 
 /// The name of the controller's timer within its entity.
 const TIMER: &str = "gl.delivery";

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
+use crate::delivery::payload::UnreadableError;
 use crate::ids::{ControllerRef, MessageId, ProducerId};
-use crate::payload::UnreadableError;
 
 /// Capacity of a subscriber's event queue; a slower subscriber loses the oldest events.
 const CAPACITY: usize = 256;

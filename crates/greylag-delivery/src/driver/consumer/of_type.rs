@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::answers::Answers;
 use super::node_removals::NodeRemovals;
 use super::{DeliveryEvents, DeliveryHealth, OperatorState, Undecodable};
-use crate::counters::DeliveryCounters;
+use crate::driver::consumer::counters::DeliveryCounters;
 use crate::machine::sharding_consumer::{HandoverState, ShardingConsumerSettings};
 use crate::settings::{DeliverySettings, OnUndecodable, SettingsError};
 

@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use greylag_core::Encoded;
 
 use crate::delivery::Outcomes;
+use crate::delivery::payload::UnreadableError;
 use crate::ids::MessageId;
 use crate::machine::sharding_consumer::DeliveryHandle;
-use crate::payload::UnreadableError;
 
 /// A message that cannot be decoded. Its link is blocked until the message is confirmed, that is skipped for good;
 /// dropping this value has no effect. Source: delivery §9.

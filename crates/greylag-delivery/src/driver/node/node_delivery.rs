@@ -7,8 +7,8 @@ use greylag_sharding::{EntityKey, Sharding};
 
 use super::registry::DeliveryReport;
 use super::state::NodeState;
-use crate::counters::DeliveryCounters;
 use crate::driver::consumer::ConsumerDelivery;
+use crate::driver::consumer::counters::DeliveryCounters;
 use crate::driver::work_pulling::WorkerDirectory;
 use crate::settings::{DeliverySettings, SettingsError};
 

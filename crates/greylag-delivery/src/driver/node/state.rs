@@ -9,13 +9,13 @@ use greylag_core::Codec;
 use greylag_sharding::{EntityKey, Extensions, Sharding};
 
 use super::registry::{ConsumerRegistry, ConsumersReport, DeliveryReport, Outboxes, ProducerReport, Reporting};
-use crate::counters::DeliveryCounters;
+use crate::delivery::with_delivery::WithDelivery;
 use crate::driver::consumer::ConsumerDelivery;
+use crate::driver::consumer::counters::DeliveryCounters;
 use crate::driver::region::Downstream;
 use crate::driver::work_pulling::{LocalWorkerDirectory, WorkerDirectory};
 use crate::error::StartError;
 use crate::settings::{DeliverySettings, SettingsError};
-use crate::with_delivery::WithDelivery;
 
 /// See the module's documentation.
 pub(crate) struct NodeState {

@@ -9,18 +9,17 @@ use greylag_transport::Remoting;
 use tokio::sync::mpsc;
 
 use super::downstream::FromProducer;
-use crate::counters::{DeliveryCounters, LinkTotals};
-use crate::dedupe::Dedupe;
+use crate::delivery::payload::{Payload, Unreadable, UnreadableError};
 use crate::delivery::{Delivery, Outcome, Outcomes};
+use crate::driver::consumer::counters::{DeliveryCounters, LinkTotals};
 use crate::driver::consumer::{DeliveryEvent, OperatorState, Undecodable, changed};
 use crate::driver::sending::{now, send_upstream};
 use crate::driver::work_pulling::RegisteredWorker;
 use crate::ids::{ControllerRef, Epoch, MessageId};
 use crate::machine::consumer_controller::{ConsumerController as Machine, Input};
-use crate::machine::producer_link::Frames;
+use crate::machine::dedupe::Dedupe;
 use crate::machine::sharding_consumer::{DeliveryHandle, Effect};
-use crate::message::{Upstream, UpstreamMessage};
-use crate::payload::{Payload, Unreadable, UnreadableError};
+use crate::message::{Frames, Upstream, UpstreamMessage};
 use crate::settings::OnUndecodable;
 use crate::wire;
 

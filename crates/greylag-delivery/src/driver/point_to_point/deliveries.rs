@@ -10,8 +10,8 @@ use futures::Stream;
 use tokio::sync::mpsc;
 
 use super::consumer_task::Command;
-use crate::batch::DeliveryBatch;
 use crate::delivery::Delivery;
+use crate::delivery::batch::DeliveryBatch;
 
 /// The deliveries of a consumer, in order. The stream ends when its controller has stopped, or when another consumer
 /// was started in its place.

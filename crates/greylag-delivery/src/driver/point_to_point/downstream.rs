@@ -6,8 +6,8 @@ use greylag_core::{Codec, DeadLetterReason, DecodeError};
 use greylag_transport::{Inbound, Receiver, Remoting};
 use tokio::sync::mpsc;
 
+use crate::delivery::payload::Payload;
 use crate::message::{ProducerStopped, SequencedBatch, SequencedMessage};
-use crate::payload::Payload;
 use crate::wire;
 
 /// Capacity of the controller's inbox, in batches; further batches are dropped, and producers repeat them.

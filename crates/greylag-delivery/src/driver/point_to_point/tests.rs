@@ -10,12 +10,12 @@ use greylag_transport::memory::MemoryNetwork;
 use greylag_transport::{Destination, Envelope, Recipient, Remoting};
 
 use super::{ConsumerController, ProducerController};
-use crate::dedupe::Dedupe;
+use crate::delivery::payload::Payload;
 use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
+use crate::machine::dedupe::Dedupe;
 use crate::message::{
     BatchHeader, Frame, ProducerStopped, SequencedBatch, SequencedMessage, Upstream, UpstreamMessage,
 };
-use crate::payload::Payload;
 use crate::wire;
 
 fn batch(controller: ControllerRef) -> Bytes {

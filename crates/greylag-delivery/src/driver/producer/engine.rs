@@ -9,6 +9,7 @@ use futures::{FutureExt, StreamExt};
 use greylag_core::Encoded;
 
 use super::entity::{Entity, PublishedEntities};
+use crate::delivery::payload::Payload;
 use crate::driver::region::{Downstream, Home, KnownShardHomes, RouteEvent, SendRefusal};
 use crate::driver::sending::{Addressed, Base, Batches, Encoding, Engine, Granted, Input, Outcome, now};
 use crate::error::ProducerError;
@@ -16,7 +17,6 @@ use crate::ids::SeqNr;
 use crate::machine::controller::{Failure, Refusal};
 use crate::machine::sharding_producer::{self, Effect, RoutedMessage, ShardingProducer as Machine};
 use crate::machine::storing::StoringState;
-use crate::payload::Payload;
 use crate::queue::{MessageSent, QueueError};
 
 /// Maximum number of region events handled before effects are carried out.

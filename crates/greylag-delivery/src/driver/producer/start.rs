@@ -10,15 +10,15 @@ use greylag_transport::Remoting;
 use super::ShardingProducer;
 use super::engine::Entities;
 use super::entity_sender::EntitySender;
+use crate::delivery::payload::Payload;
+use crate::delivery::with_delivery::WithDelivery;
 use crate::driver::queue::{DurableProducerQueue, now_ms};
 use crate::driver::region::Downstream;
 use crate::driver::sending::{Base, MessageStorage, now, spawn};
 use crate::error::StartError;
 use crate::ids::{ProducerId, ProducerIdentity};
 use crate::machine::sharding_producer::ShardingProducer as Machine;
-use crate::payload::Payload;
 use crate::settings::DeliverySettings;
-use crate::with_delivery::WithDelivery;
 
 impl<T: Send + Sync + 'static> ShardingProducer<T> {
     /// Starts a producer of `identity` for the entities of `region`. `codec` must be the codec with which the entity

@@ -4,10 +4,10 @@ use std::fmt;
 
 use tokio::sync::oneshot;
 
+use crate::delivery::payload::Payload;
 use crate::error::SentError;
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::controller::Message;
-use crate::payload::Payload;
 
 /// The target of a message: any consumer of the producer, or one entity.
 pub(crate) trait Address: Clone + Send + Sync + Unpin + 'static {

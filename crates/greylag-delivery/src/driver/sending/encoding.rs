@@ -5,9 +5,9 @@ use std::sync::Arc;
 use greylag_core::{Codec, Encoded};
 use greylag_transport::{LaneKind, Remoting};
 
+use crate::delivery::payload::{Format, Payload};
 use crate::driver::queue::DurableProducerQueue;
-use crate::machine::producer_link::Frames;
-use crate::payload::{Format, Payload};
+use crate::message::Frames;
 use crate::settings::{DeliverySettings, LANE_MARGIN};
 
 /// Encodes messages, cuts them into frames, and limits their size.

@@ -11,12 +11,12 @@ use super::encoding::Encoding;
 use super::lanes::Outgoing;
 use super::now;
 use super::running::{Base, Engine, Input, Outcome};
+use crate::delivery::payload::Payload;
 use crate::error::ProducerError;
 use crate::ids::{ControllerRef, ProducerId, SeqNr};
 use crate::machine::controller::{self, Controller, ControllerStats, Effect};
 use crate::machine::storing::StoringState;
 use crate::machine::work_pulling::{ListedWorker, WorkerStats};
-use crate::payload::Payload;
 
 /// The target of producers without entities: the engine chooses the consumer.
 impl Address for () {

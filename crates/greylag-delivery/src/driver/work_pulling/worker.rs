@@ -11,13 +11,13 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 
 use super::directory::WorkerDirectory;
-use crate::counters::DeliveryCounters;
-use crate::dedupe::Dedupe;
 use crate::delivery::Delivery;
+use crate::driver::consumer::counters::DeliveryCounters;
 use crate::driver::consumer::{DeliveryEvents, DeliveryHealth, OperatorState, Undecodable};
 use crate::driver::point_to_point::{ConsumerBuilder, ConsumerController, Deliveries};
 use crate::error::StartError;
 use crate::ids::ServiceKey;
+use crate::machine::dedupe::Dedupe;
 use crate::settings::DeliverySettings;
 
 /// A worker that runs on this node until it is stopped; dropping the handle does not stop it.

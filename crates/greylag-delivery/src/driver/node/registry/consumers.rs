@@ -7,7 +7,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::report::ConsumersReport;
-use crate::counters::{DeliveryCounters, DeliverySnapshot};
+use crate::driver::consumer::counters::{DeliveryCounters, DeliverySnapshot};
 use crate::driver::point_to_point::ConsumerShutdown;
 use crate::driver::work_pulling::WorkerShutdown;
 

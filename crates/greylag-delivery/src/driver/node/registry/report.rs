@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 
-use crate::counters::DeliverySnapshot;
+use crate::driver::consumer::counters::DeliverySnapshot;
 use crate::ids::ProducerId;
 
 /// Producers and consumers of one node, at one moment.

@@ -6,11 +6,10 @@ use greylag_sharding::{ByEvents, EntityType};
 use std::convert::Infallible;
 
 use super::layer::{layered_codec, register_type};
-use crate::command::{Beside, UnderDelivery};
-use crate::driver::entity::is_activity;
-use crate::driver::event_sourced::delivery_host;
+use crate::delivery::command::{Beside, UnderDelivery};
+use crate::delivery::with_delivery::{NoBypass, WithDelivery};
+use crate::driver::entity::{delivery_host, is_activity};
 use crate::driver::node::state::NodeState;
-use crate::with_delivery::{NoBypass, WithDelivery};
 
 /// Puts delivery in front of the entities of an event-sourced type, in the type's description.
 ///

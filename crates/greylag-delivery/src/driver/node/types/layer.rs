@@ -7,9 +7,9 @@ use std::sync::Arc;
 use greylag_core::Codec;
 use greylag_sharding::{EntityType, Failure, Proxy, Region, Sharding};
 
+use crate::delivery::with_delivery::{DeliveryCodec, NoBypass, WithDelivery};
 use crate::driver::node::state::NodeState;
 use crate::settings::DeliverySettings;
-use crate::with_delivery::{DeliveryCodec, NoBypass, WithDelivery};
 
 /// Puts delivery in front of the entities of a type to which a node only sends (a proxy), in the type's description.
 ///

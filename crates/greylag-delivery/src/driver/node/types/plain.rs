@@ -7,9 +7,9 @@ use greylag_core::Codec;
 use greylag_sharding::{EntityInit, EntityKey, EntityType, Failure};
 
 use super::layer::register_type;
+use crate::delivery::with_delivery::{DeliveryCodec, NoBypass, WithDelivery};
 use crate::driver::entity::{DeliveryEntity, DeliveryHost, DeliveryType, Factory, is_activity};
 use crate::driver::node::state::NodeState;
-use crate::with_delivery::{DeliveryCodec, NoBypass, WithDelivery};
 
 impl DeliveryType {
     /// An entity type for `key`, whose entities `factory` makes. The entities take deliveries, encoded by `codec`, and

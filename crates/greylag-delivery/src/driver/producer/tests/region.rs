@@ -12,12 +12,11 @@ use greylag_transport::{Destination, Envelope, Recipient, Remoting};
 use tokio::sync::broadcast;
 
 use super::PATIENCE;
+use crate::delivery::payload::Payload;
 use crate::driver::region::{Downstream, Home, RouteEvent, SendRefusal};
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::portable::Portable;
-use crate::machine::producer_link::Frames;
-use crate::message::{BatchHeader, ProducerStopped, SequencedBatch, Upstream, UpstreamMessage};
-use crate::payload::Payload;
+use crate::message::{BatchHeader, Frames, ProducerStopped, SequencedBatch, Upstream, UpstreamMessage};
 use crate::wire;
 
 /// How entities answer frames.

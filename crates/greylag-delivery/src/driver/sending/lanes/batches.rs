@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use greylag_transport::{LaneKind, Remoting};
 
+use crate::delivery::payload::Payload;
 use crate::message::{BatchHeader, SequencedBatch, SequencedMessage};
-use crate::payload::Payload;
 use crate::settings::LANE_MARGIN;
 
 /// Maximum number of frames in a batch.

@@ -10,9 +10,9 @@ use greylag_core::CodecId;
 use greylag_transport::{Destination, Envelope, Recipient, Remoting, SendError, Sending};
 
 use super::batches::{Addressed, Batches};
+use crate::delivery::payload::Payload;
 use crate::ids::ControllerRef;
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage};
-use crate::payload::Payload;
 use crate::wire;
 
 /// Limit of batches that wait for room; further batches are dropped, and the protocol repeats them.

@@ -6,15 +6,14 @@ use std::time::Instant;
 
 use greylag_core::Encoded;
 
+use crate::delivery::payload::Payload;
 use crate::driver::sending::command::{Address, Granted};
 use crate::error::ProducerError;
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::controller::{Message, Refusal};
 use crate::machine::portable::UnsendableError;
-use crate::machine::producer_link::Frames;
 use crate::machine::storing::{Answer, Call, StoringState};
-use crate::message::UpstreamMessage;
-use crate::payload::Payload;
+use crate::message::{Frames, UpstreamMessage};
 
 /// Runs a producer's machine, and sends its frames. The task does everything else, for all kinds of producer.
 pub(crate) trait Engine<T>: Send + 'static {

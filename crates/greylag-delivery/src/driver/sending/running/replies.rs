@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use crate::driver::sending::command::{Accepted, Confirmed};
 use crate::error::SentError;
 use crate::ids::SeqNr;
-use crate::machine::contiguous::Contiguous;
+use crate::machine::tracking::contiguous::Contiguous;
 
 struct Waiting<M> {
     accepted: Option<Accepted<M>>,

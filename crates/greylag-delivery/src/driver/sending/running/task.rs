@@ -21,9 +21,8 @@ use crate::error::{ProducerError, SentError};
 use crate::ids::SeqNr;
 use crate::machine::controller::Refusal;
 use crate::machine::portable::UnsendableError;
-use crate::machine::producer_link::Frames;
 use crate::machine::storing::{Answer, StoringState};
-use crate::message::UpstreamMessage;
+use crate::message::{Frames, UpstreamMessage};
 use crate::wire;
 
 /// Maximum number of inputs handled before effects are carried out.
