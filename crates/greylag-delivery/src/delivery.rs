@@ -1,8 +1,8 @@
 //! Messages as applications hand them over and get them.
 //!
-//! A producer's message becomes a [`payload`]. A [`handle`] brings it to the consumer, and the outcome back;
-//! several make a [`batch`]. Entities get deliveries beside other messages ([`with_delivery`]), and event-sourced ones as
-//! commands ([`command`]).
+//! A producer's message becomes a [`payload`]. A delivery is a message in the hands of the consumer's application, and
+//! reports its outcome to its controller ([`handle`]); several deliveries make a [`batch`]. Entities get deliveries beside
+//! other messages ([`with_delivery`]), and event-sourced entities get them as commands ([`command`]).
 
 pub(crate) mod batch;
 #[cfg(all(feature = "persistence", feature = "sharding"))]

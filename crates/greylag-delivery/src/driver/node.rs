@@ -1,7 +1,7 @@
 //! Delivery on one node: the entity types set up there, and the producers and consumers started there.
 //!
-//! [`starting`] has what starts producers and consumers, [`types`] what sets entity types up. Both use [`NodeDelivery`],
-//! whose [`state`] knows the entity types, and, by its [`registry`], the producers and consumers.
+//! [`types`] sets entity types up, and [`starting`] starts producers and consumers. Both use the node's [`state`], which
+//! knows the entity types; a [`registry`] there knows the producers and consumers.
 
 mod node_delivery;
 mod registry;
