@@ -95,14 +95,14 @@ pub use stores::store::{DotFun, DotMap, DotSet, Leaf, MapScope, Store, StoreMut,
 pub use types::counter::{GCounter, PNCounter, SlotPair};
 pub use types::flag::{Flag, On};
 pub use types::gset::{Added, GSet};
-pub use types::lww_map::LwwMap;
 pub use types::lww_register::LwwRegister;
+pub use types::maps::lww_map::LwwMap;
+pub use types::maps::ormap::{FlagStore, OrMap, OrMapStore};
+pub use types::maps::ormultimap::OrMultiMap;
+pub use types::maps::pncountermap::PnCounterMap;
 pub use types::mvregister::{MvCell, MvRegister};
-pub use types::ormap::{FlagStore, OrMap, OrMapStore};
-pub use types::ormultimap::OrMultiMap;
 pub use types::orset::{OrSet, OrSetStore};
 pub use types::plain::{Plain, PlainValue};
-pub use types::pncountermap::PnCounterMap;
 pub use types::state::{State, StateData};
 
 #[cfg(feature = "derive")]

@@ -124,7 +124,8 @@ impl Strategy {
         ["keep_majority", "static_quorum", "keep_oldest", "down_all", "lease_majority"];
 
     /// The strategy of that name with its defaults, among members with the role. The quorum size has
-    /// no default: 0 is refused by [`validate`](crate::ClusterSettings::validate).
+    /// no default: 0 is refused by [`validate`](crate::ClusterSettings::validate). A value that has no invalid value either
+    /// is an `Option`, whose `None` is refused in the same way.
     ///
     /// # Errors
     /// [`InvalidStrategy`], which lists the valid names.

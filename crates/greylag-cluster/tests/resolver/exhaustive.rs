@@ -38,6 +38,10 @@ pub(crate) fn strategies(count: usize) -> Vec<Strategy> {
     let mut strategies = vec![Strategy::KeepMajority { role: None }];
     strategies.extend([true, false].map(|down_if_alone| Strategy::KeepOldest { role: None, down_if_alone }));
     strategies.extend((1..=count).map(|quorum_size| Strategy::StaticQuorum { role: None, quorum_size }));
+    let is_played = |name: &&str| strategies.iter().any(|strategy| strategy.name() == *name);
+    // These two do not count members: down_all leaves no side, and lease_majority asks a store.
+    let left_out = Strategy::NAMES.iter().filter(|name| !is_played(name));
+    assert_eq!(left_out.collect::<Vec<_>>(), [&"down_all", &"lease_majority"], "a new strategy is played here");
     strategies
 }
 

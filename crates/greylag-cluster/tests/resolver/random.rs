@@ -141,6 +141,8 @@ pub(crate) fn count(seeds: std::ops::Range<u64>, views: Views) -> Vec<(&'static 
         let partition = Partition::draw(seed, views);
         let strategies = partition.strategies();
         assert_eq!(strategies.len(), NAMES.len(), "each strategy has its name, in this order");
+        let is_drawn = |name: &&str| strategies.iter().any(|strategy| strategy.name() == *name);
+        assert!(Strategy::NAMES.iter().all(is_drawn), "a new strategy is drawn here");
         for (strategy, (_, count)) in strategies.iter().zip(&mut counts) {
             count.partitions += 1;
             match partition.survivors(strategy) {

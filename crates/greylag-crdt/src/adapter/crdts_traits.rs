@@ -11,13 +11,13 @@ use crate::stores::store::Store;
 use crate::types::counter::{GCounter, PNCounter};
 use crate::types::flag::Flag;
 use crate::types::gset::GSet;
-use crate::types::lww_map::LwwMap;
 use crate::types::lww_register::LwwRegister;
+use crate::types::maps::lww_map::LwwMap;
+use crate::types::maps::ormap::OrMap;
+use crate::types::maps::ormultimap::OrMultiMap;
+use crate::types::maps::pncountermap::PnCounterMap;
 use crate::types::mvregister::MvRegister;
-use crate::types::ormap::OrMap;
-use crate::types::ormultimap::OrMultiMap;
 use crate::types::orset::OrSet;
-use crate::types::pncountermap::PnCounterMap;
 
 macro_rules! implement {
     ($([$($parameters:tt)*] $type:ty;)*) => {$(

@@ -1,7 +1,7 @@
 //! Canonical bytes and digests of every type equal those committed in `tests/vectors.txt`: scenario 30.
 //!
-//! The bytes are a wire and disk format. `GREYLAG_BLESS=1` records them anew; then the format's version has to change
-//! too.
+//! The bytes are a wire and disk format. `GREYLAG_BLESS=1` records them anew. A new type only adds lines;
+//! where a recorded line changes, the version of the format has to change too.
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -230,7 +230,7 @@ pub struct TypeTable {
 }
 
 impl TypeTable {
-    /// A table of flags and counters, and of sets, registers and maps of texts.
+    /// A table of every type of greylag-crdt without parameters, and of those with parameters that are texts.
     pub fn new() -> Self {
         Self::empty()
             .with::<Flag>()

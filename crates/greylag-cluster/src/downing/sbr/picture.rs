@@ -167,7 +167,6 @@ impl Picture {
 ///
 /// Accusations of an observer that is itself accused, and that no member has heard since, are stale: if they counted,
 /// two crashes in sequence would look like an indirect connection, and down the whole cluster. Source: cluster S11.
-/// whole cluster down. Source: cluster S11.
 pub(super) fn effective(
     node: &UniqueAddress,
     mut records: BTreeSet<Record>,
