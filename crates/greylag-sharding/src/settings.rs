@@ -150,9 +150,9 @@ pub struct ShardingSettings {
     /// Bytes of the messages waiting for one entity; an entity that only waits for its turn may have
     /// `shard_inbox_bytes` more. Default 16 MiB.
     pub entity_mailbox_bytes: usize,
-    /// Messages waiting in one shard's inbox. Default 1,000,000.
+    /// Messages waiting in one shard's inbox; its task may have as many more in hand. Default 1,000,000.
     pub shard_inbox_capacity: usize,
-    /// Bytes of the messages waiting in one shard's inbox. Default 64 MiB.
+    /// Bytes of the messages waiting in one shard's inbox; its task may have as many more in hand. Default 64 MiB.
     pub shard_inbox_bytes: usize,
     /// Restarts of an entity within `restart_window` before it is stopped instead. Default 10.
     pub max_restarts: u32,

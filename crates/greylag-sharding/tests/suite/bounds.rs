@@ -119,13 +119,15 @@ async fn flood(settings: ShardingSettings, kept: usize) -> usize {
     MOST.load(Ordering::SeqCst)
 }
 
+/// The places are the mailbox of the entity, the inbox of its shard, and the batch that the shard's task has taken from
+/// the inbox.
 #[tokio::test]
 async fn scenario_105_remote_traffic_to_an_entity_that_waits_costs_dead_letters_and_no_memory() {
     let room = 200;
     let by_number =
         ShardingSettings { entity_mailbox_capacity: room, shard_inbox_capacity: room, ..ShardingSettings::test() };
     let most = flood(by_number, room).await;
-    assert!((room..=2 * room + 10).contains(&most), "{most} messages of {room} and {room}");
+    assert!((room..=3 * room + 10).contains(&most), "{most} messages of {room} in each of three places");
 
     let by_bytes = ShardingSettings {
         entity_mailbox_bytes: room * KIB,
@@ -133,7 +135,7 @@ async fn scenario_105_remote_traffic_to_an_entity_that_waits_costs_dead_letters_
         ..ShardingSettings::test()
     };
     let most = flood(by_bytes, room).await;
-    assert!((room / 2..=2 * room + 10).contains(&most), "{most} messages of a KiB in {room} and {room} KiB");
+    assert!((room / 2..=3 * room + 10).contains(&most), "{most} messages of a KiB in three places of {room} KiB");
 }
 
 /// A message that is alive as long as its counter has a second owner.
@@ -168,7 +170,8 @@ async fn scenario_105_direct_messages_are_bounded_too() {
     }
 }
 
-/// With room for thirty messages in the inbox and for twenty in the mailbox.
+/// With room for thirty messages in the inbox, so also in the batch that the task has taken from it, and for twenty in
+/// the mailbox.
 async fn direct_messages_are_bounded(settings: ShardingSettings) {
     const REACHABLE: EntityKey<Direct> = EntityKey::new("Reachable");
     let remoting = MemoryNetwork::new().node("a:1#1".parse().unwrap(), Arc::new(Registry::new()));
@@ -192,7 +195,7 @@ async fn direct_messages_are_bounded(settings: ShardingSettings) {
             region.tell_direct(&direct, Direct::Carry(counter.clone())).ok();
         }
         let waiting = Arc::strong_count(&counter) - 1;
-        assert!(waiting <= 20 + 30, "{waiting} wait");
+        assert!(waiting <= 20 + 2 * 30, "{waiting} wait");
     }
 }
 

@@ -420,13 +420,16 @@ pub(super) fn keys() -> Vec<Key> {
             "Bytes of the messages waiting for one entity; one that only waits for its turn may have `sharding.shard_inbox_bytes` more.",
             |draft| &mut draft.settings.sharding.entity_mailbox_bytes,
         ),
-        Key::new("sharding.shard_inbox_capacity", "sharding §7", "Messages waiting in one shard's inbox.", |draft| {
-            &mut draft.settings.sharding.shard_inbox_capacity
-        }),
+        Key::new(
+            "sharding.shard_inbox_capacity",
+            "sharding §7",
+            "Messages waiting in one shard's inbox; its task may have as many more in hand.",
+            |draft| &mut draft.settings.sharding.shard_inbox_capacity,
+        ),
         Key::bytes(
             "sharding.shard_inbox_bytes",
             "sharding §7",
-            "Bytes of the messages waiting in one shard's inbox.",
+            "Bytes of the messages waiting in one shard's inbox; its task may have as many more in hand.",
             |draft| &mut draft.settings.sharding.shard_inbox_bytes,
         ),
         Key::new(
