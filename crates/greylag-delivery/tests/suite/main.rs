@@ -14,10 +14,12 @@ mod entities;
 mod event_sourced;
 #[cfg(feature = "persistence")]
 mod formats;
+#[cfg(all(feature = "persistence", feature = "sharding"))]
 mod moving;
 #[cfg(all(feature = "persistence", feature = "serde", feature = "sharding"))]
 mod outbox;
 mod point_to_point;
+#[cfg(feature = "persistence")]
 mod queue;
 #[cfg(all(feature = "persistence", feature = "sharding"))]
 mod remote;
