@@ -650,10 +650,11 @@ async fn a_region_that_stops_keeps_what_was_told_before() {
 
 #[tokio::test]
 async fn a_durable_state_needs_a_store_that_its_nodes_share() {
-    let cluster = Cluster::start(ClusterSettings::test(), remoting(&MemoryNetwork::new())).await.unwrap();
-    cluster.join_self().await.unwrap();
+    // A node for each start: the replicator of an earlier start on the same node may still have its name.
     let init = async |stores| {
-        let sharding = Sharding::start(cluster.clone(), stores, ShardingSettings::test()).await.unwrap();
+        let cluster = Cluster::start(ClusterSettings::test(), remoting(&MemoryNetwork::new())).await.unwrap();
+        cluster.join_self().await.unwrap();
+        let sharding = Sharding::start(cluster, stores, ShardingSettings::test()).await.unwrap();
         sharding.init(gauges()).map(|_| ())
     };
     let shared = Stores::in_memory_shared();
