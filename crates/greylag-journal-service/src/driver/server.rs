@@ -61,7 +61,7 @@ impl JournalServer {
     ) -> Result<Self, BindError> {
         settings.check()?;
         let tls = open_tls(&settings.tls, address)?;
-        let failed = |error: std::io::Error| BindError::Listen { address, cause: error.to_string() };
+        let failed = |cause| BindError::Listen { address, cause };
         let listener = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let (stop, stop_signal) = watch::channel(false);

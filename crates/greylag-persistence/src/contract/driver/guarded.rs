@@ -100,7 +100,7 @@ impl<S: ?Sized + Send + Sync + 'static> Guarded<S> {
 
 /// The outcome for the breaker of a call that ended with `failure`, or with another answer.
 fn outcome_of(failure: Option<StoreFailure>) -> CallOutcome {
-    match failure.filter(|failure| !failure.is_answer) {
+    match failure.filter(|failure| !failure.is_answer()) {
         Some(failure) => CallOutcome::Failed(failure.to_string()),
         None => CallOutcome::Answered,
     }
