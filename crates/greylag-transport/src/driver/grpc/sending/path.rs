@@ -40,7 +40,7 @@ impl Shared {
             let _context = self.node.runtimes.control().enter();
             Box::pin(tokio::time::sleep(deadline))
         });
-        Box::pin(Waiting {
+        Box::pin(PendingSend {
             shared: self.clone(),
             to: to.clone(),
             lane: self.lanes.lane(&envelope.recipient),
@@ -264,7 +264,7 @@ impl Shared {
 }
 
 /// A message that waits for room. Dropped, the message leaves no trace in the queue.
-struct Waiting {
+struct PendingSend {
     shared: Arc<Shared>,
     to: Destination,
     lane: Lane,
@@ -276,7 +276,7 @@ struct Waiting {
     has_waited: bool,
 }
 
-impl Future for Waiting {
+impl Future for PendingSend {
     type Output = Result<(), SendRejected>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -298,7 +298,7 @@ impl Future for Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PendingSend {
     fn drop(&mut self) {
         if !self.has_waited {
             return;
