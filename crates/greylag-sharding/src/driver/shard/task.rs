@@ -25,7 +25,7 @@ use crate::driver::metrics::watchdog::Probe;
 use crate::driver::node::clock;
 use crate::driver::node::services::Node;
 use crate::driver::region::event::Event;
-use crate::driver::region::shared::{Guarded, Hosted, Shared};
+use crate::driver::region::shared::{Hosted, LockedRegion, Shared};
 use crate::driver::remember::{LoadError, StoreCalls};
 use crate::driver::shard::control_item::Control;
 use crate::driver::shard::inboxes::Inboxes;
@@ -88,7 +88,7 @@ impl<M: Send + 'static> Shared<M> {
     /// Starts the task of a shard, which is listed among the hosted ones from now on.
     pub(in crate::driver) fn start_shard(
         self: &Arc<Self>,
-        guarded: &mut Guarded<M>,
+        guarded: &mut LockedRegion<M>,
         shard: ShardId,
         generation: Generation,
     ) {

@@ -22,7 +22,7 @@ use tonic::codegen::http;
 
 use super::answer;
 use super::caller::Caller;
-use super::connection_guard::{ConnectionGuard, Guarded};
+use super::connection_guard::{ConnectionGuard, GuardedStream};
 use super::connection_runtime::{ConnectionRuntime, Socket};
 use crate::admission::control::Intrusion;
 use crate::driver::grpc::http2::window;
@@ -173,7 +173,7 @@ where
         .keep_alive_interval(settings.http2_keepalive_interval)
         .keep_alive_timeout(settings.http2_keepalive_timeout);
     let guard = caller.guard.clone();
-    let stream = Guarded::new(stream, guard.clone());
+    let stream = GuardedStream::new(stream, guard.clone());
     let service = service_fn(move |request: http::Request<Incoming>| {
         let (shared, caller) = (shared.clone(), caller.clone());
         async move { Ok::<_, std::convert::Infallible>(answer::answer(shared, caller, request.map(Body::new)).await) }
