@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::shared::{Phase, Shared};
+use super::shared::{Shared, StorePhase};
 use crate::batch::Batch;
 use crate::engine::Engine;
 use crate::error::StoreError;
@@ -151,7 +151,7 @@ impl<P: Planner> Steps<P> {
         let senders = {
             let mut state = self.shared.lock();
             let group = match state.phase {
-                Phase::Up => state.committing.pop_front(),
+                StorePhase::Up => state.committing.pop_front(),
                 // The watchdog has declared this group stalled; do not answer against it.
                 _ => None,
             };

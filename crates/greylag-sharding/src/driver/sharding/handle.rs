@@ -192,7 +192,7 @@ impl Sharding {
         settings.validate()?;
         let settings = ShardingSettings { allow_local_journal: true, ..settings };
         let up = MemberFacts {
-            phase: membership::Phase::Up,
+            phase: membership::MemberPhase::Up,
             up_number: 1,
             reachable: true,
             roles: BTreeSet::new(),

@@ -16,7 +16,7 @@ use super::place::{Content, Place, Rank, Waiting};
 use super::protocol::{Effect, MessageInfo};
 use super::report::RegionEvent;
 use crate::ids::ShardId;
-use crate::machine::membership::{Members, Phase};
+use crate::machine::membership::{MemberPhase, Members};
 use crate::machine::message::Stamp;
 
 impl Region {
@@ -41,12 +41,12 @@ impl Region {
     fn look_for_coordinator(&mut self, now: Instant, before: &Members, out: &mut Vec<Effect>) {
         let candidates = self.router.members.coordinator_candidates(&self.router.config.coordinator_role);
         let oldest = candidates.first().map(|node| {
-            let up = self.router.members.members.get(node).is_some_and(|member| member.phase == Phase::Up);
+            let up = self.router.members.members.get(node).is_some_and(|member| member.phase == MemberPhase::Up);
             (node.clone(), up)
         });
         let is_other = self.router.registration.observe(oldest, &self.router.members);
         let own_up = |members: &Members| {
-            members.members.get(&self.router.config.id.node).is_some_and(|own| own.phase != Phase::Joining)
+            members.members.get(&self.router.config.id.node).is_some_and(|own| own.phase != MemberPhase::Joining)
         };
         let now_up = own_up(&self.router.members) && !own_up(before);
         if (is_other || now_up) && !matches!(self.router.state, RegionState::Stopping | RegionState::Stopped) {

@@ -13,7 +13,7 @@ use super::protocol::Effect;
 use super::report::{Obstacle, RegionEvent};
 use crate::fingerprint::Mismatch;
 use crate::ids::ShardId;
-use crate::machine::membership::Phase;
+use crate::machine::membership::MemberPhase;
 use crate::machine::message::{
     AgreementOutcome, Claim, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage,
 };
@@ -189,8 +189,12 @@ impl Region {
 
     pub(super) fn register_with(&mut self, to: UniqueAddress, out: &mut Vec<Effect>) {
         // Coordinators ignore members that are not `Up` yet, so do not register before.
-        let up =
-            self.router.members.members.get(&self.router.config.id.node).is_some_and(|own| own.phase != Phase::Joining);
+        let up = self
+            .router
+            .members
+            .members
+            .get(&self.router.config.id.node)
+            .is_some_and(|own| own.phase != MemberPhase::Joining);
         if !up {
             return;
         }

@@ -18,7 +18,7 @@ const SEGMENT: usize = 1024;
 
 /// The state of an incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::machine::shard) enum Phase {
+pub(in crate::machine::shard) enum IncarnationPhase {
     /// Nothing runs; messages may wait for a start.
     Absent,
     /// The shell makes the entity.
@@ -239,7 +239,7 @@ pub(in crate::machine::shard) struct Slot<E, P> {
     pub(in crate::machine::shard) incarnation: u32,
     /// When the entity was last active, in ticks of the shard.
     pub(in crate::machine::shard) touched: u32,
-    pub(in crate::machine::shard) phase: Phase,
+    pub(in crate::machine::shard) phase: IncarnationPhase,
     /// When to warn that the entity has been suspended for long.
     pub(in crate::machine::shard) suspended: Option<Place>,
     /// Whether the slot is in the ring of ready entities.
@@ -258,7 +258,7 @@ impl<E, P> Default for Slot<E, P> {
             extra: None,
             incarnation: 0,
             touched: 0,
-            phase: Phase::Absent,
+            phase: IncarnationPhase::Absent,
             suspended: None,
             ready: false,
             veto: false,
@@ -285,7 +285,7 @@ impl<E, P> Slot<E, P> {
 
     /// Whether the entity can handle a message at once.
     pub(in crate::machine::shard) fn is_idle(&self) -> bool {
-        self.phase == Phase::Active && !self.stop_requested && !self.has_queue()
+        self.phase == IncarnationPhase::Active && !self.stop_requested && !self.has_queue()
     }
 
     pub(in crate::machine::shard) fn has_queue(&self) -> bool {
