@@ -12,7 +12,7 @@ use greylag_transport::{Lane, LaneKind};
 
 use super::config::RegionState;
 use super::machine::Region;
-use super::place::{Content, Place, Rank, Waiting};
+use super::place::{Content, Rank, ShardPlace, Waiting};
 use super::protocol::{Effect, MessageInfo};
 use super::report::RegionEvent;
 use crate::ids::ShardId;
@@ -102,8 +102,8 @@ impl Region {
         if self.router.members.contains(node) {
             self.router.dead_ends.insert(node.clone());
         }
-        let is_routed = |place: &Place| place.slot.remote().is_some_and(|remote| remote.region.node == *node);
-        let is_planned = |place: &Place| place.slot.next().is_some_and(|next| next.region.node == *node);
+        let is_routed = |place: &ShardPlace| place.slot.remote().is_some_and(|remote| remote.region.node == *node);
+        let is_planned = |place: &ShardPlace| place.slot.next().is_some_and(|next| next.region.node == *node);
         for shard in self.places.of(|place| is_routed(place) || is_planned(place)) {
             self.with_place(&shard, |router, place| {
                 if is_routed(place) {

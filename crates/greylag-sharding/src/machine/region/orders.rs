@@ -8,7 +8,7 @@ use greylag_core::{DeadLetterReason, UniqueAddress};
 
 use super::config::{RegionState, Sabotage};
 use super::machine::Region;
-use super::place::Place;
+use super::place::ShardPlace;
 use super::protocol::Effect;
 use super::report::{Obstacle, RegionEvent};
 use crate::fingerprint::Mismatch;
@@ -204,7 +204,7 @@ impl Region {
     }
 
     pub(super) fn claims(&self) -> Vec<Claim> {
-        let claim = |(shard, place): (&ShardId, &Place)| {
+        let claim = |(shard, place): (&ShardId, &ShardPlace)| {
             let (generation, state) = (place.slot.hosted()?, place.slot.claim()?);
             Some(Claim { shard: shard.clone(), generation, state })
         };
@@ -240,7 +240,7 @@ impl Region {
             self.register_with(node, out);
         }
         self.requests.repeat(now, &self.router, out);
-        for shard in self.places.of(Place::wants_home) {
+        for shard in self.places.of(ShardPlace::wants_home) {
             self.with_place(&shard, |router, place| {
                 place.asking.at = None;
                 router.ask_home(now, &shard, place);

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use greylag_persistence::IdleTimer;
 
 pub(crate) use self::repeats::{Fired, RepeatSpec, Repeats};
-pub(super) use self::wheel::Place;
+pub(super) use self::wheel::TimerPlace;
 use self::wheel::Wheel;
 use super::protocol::TimerChange;
 use super::table::{IncarnationPhase, ReceiveTimeout, Slot, StartDelay, Timer};
