@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::finisher::{Applied, Finisher};
-use super::shared::{Shared, StorePhase};
+use super::shared::{StoreInner, StorePhase};
 use super::watchdog::watch;
 use crate::batch::Batch;
 use crate::engine::{Engine, collect_garbage, drop_page_cache};
@@ -43,9 +43,9 @@ pub(crate) fn start<P: Planner>(
     path: PathBuf,
     settings: StoreSettings,
     mut planner: P,
-) -> Result<Arc<Shared<P>>, OpenError> {
+) -> Result<Arc<StoreInner<P>>, OpenError> {
     let opened = open_recovered(&path, &settings, &mut planner)?;
-    let shared = Arc::new(Shared::new(path.clone(), settings, Reader::new(opened.engine.clone())));
+    let shared = Arc::new(StoreInner::new(path.clone(), settings, Reader::new(opened.engine.clone())));
     let failed = |error: std::io::Error| OpenError::Failed { path: path.clone(), source: error.into() };
     let committer = Committer { shared: shared.clone(), planner };
     thread::Builder::new().name("greylag-commit".into()).spawn(move || committer.run(opened)).map_err(&failed)?;
@@ -114,7 +114,7 @@ fn open_once<P: Planner>(path: &Path, settings: &StoreSettings, planner: &mut P)
 }
 
 struct Committer<P: Planner> {
-    shared: Arc<Shared<P>>,
+    shared: Arc<StoreInner<P>>,
     planner: P,
 }
 

@@ -16,7 +16,7 @@ use crate::reader::Reader;
 use crate::settings::StoreSettings;
 
 /// The state shared by the handles, the committer and the watchdog.
-pub(crate) struct Shared<P: Planner> {
+pub(crate) struct StoreInner<P: Planner> {
     pub(crate) path: PathBuf,
     pub(crate) settings: StoreSettings,
     state: Mutex<State<P>>,
@@ -87,7 +87,7 @@ impl<P: Planner> State<P> {
     }
 }
 
-impl<P: Planner> Shared<P> {
+impl<P: Planner> StoreInner<P> {
     /// The state of a store that was just opened.
     pub(crate) fn new(path: PathBuf, settings: StoreSettings, reader: Reader) -> Self {
         let state = State {
@@ -172,7 +172,7 @@ impl<P: Planner> Shared<P> {
         self.phase_changed.notify_all();
     }
 
-    /// Waits until the committer, asked by [`Shared::begin_close`], has ended.
+    /// Waits until the committer, asked by [`StoreInner::begin_close`], has ended.
     pub(crate) fn wait_closed(&self) -> Result<(), StoreError> {
         let give_up_at = Instant::now() + self.settings.commit_stall_timeout;
         let mut state = self.lock();

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use greylag_core::{DeadLetterReason, Generation};
 
-use crate::driver::region::shared::Shared;
+use crate::driver::region::shared::RegionInner;
 use crate::inbox::{Inbox, Refused};
 use crate::machine::message::Stamp;
 use crate::machine::region::Input;
@@ -49,7 +49,7 @@ impl<M: Send + 'static> Handover<M> {
 
     /// Hands over the messages kept. Messages for a sealed inbox go through the region's machine, which routes them
     /// anew.
-    pub(in crate::driver) fn end(&mut self, shared: &Arc<Shared<M>>) {
+    pub(in crate::driver) fn end(&mut self, shared: &Arc<RegionInner<M>>) {
         for ShardMessages { shard, inbox, generation, mut parcels } in self.0.drain(..) {
             match inbox.push_all(&mut parcels, |parcel| parcel.size) {
                 None => {}
@@ -64,7 +64,12 @@ impl<M: Send + 'static> Handover<M> {
     }
 }
 
-fn through_machine<M: Send + 'static>(shared: &Arc<Shared<M>>, shard: u32, generation: Generation, parcel: Parcel<M>) {
+fn through_machine<M: Send + 'static>(
+    shared: &Arc<RegionInner<M>>,
+    shard: u32,
+    generation: Generation,
+    parcel: Parcel<M>,
+) {
     let (Some(shard), Some(origin)) = (shared.shards.name(shard), &parcel.origin) else { return };
     let (node, stamp) = (origin.region.node.clone(), Stamp::straight(origin.region.clone(), generation));
     shared.input_with(parcel, |message| Input::Frame { node, shard, stamp, message });

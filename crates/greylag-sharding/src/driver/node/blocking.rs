@@ -20,11 +20,11 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// See the module's description.
 pub(crate) struct BlockingPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolInner>,
     runtime: Handle,
 }
 
-struct Shared {
+struct PoolInner {
     settings: BlockingPoolSettings,
     state: Mutex<State>,
 }
@@ -38,7 +38,7 @@ struct State {
 }
 
 /// Room for one piece of work; freed on drop.
-pub(crate) struct BlockingPermit(Arc<Shared>);
+pub(crate) struct BlockingPermit(Arc<PoolInner>);
 
 impl Drop for BlockingPermit {
     fn drop(&mut self) {
@@ -59,7 +59,7 @@ impl JobHandle {
 
 impl BlockingPool {
     pub(crate) fn new(settings: BlockingPoolSettings, runtime: Handle) -> Self {
-        Self { shared: Arc::new(Shared { settings, state: Mutex::default() }), runtime }
+        Self { shared: Arc::new(PoolInner { settings, state: Mutex::default() }), runtime }
     }
 
     /// Takes a place for one piece of work.
@@ -87,7 +87,7 @@ impl BlockingPool {
     }
 }
 
-impl Shared {
+impl PoolInner {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

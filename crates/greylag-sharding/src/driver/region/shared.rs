@@ -60,7 +60,7 @@ pub(crate) type Asked =
     Pin<Box<dyn Future<Output = Result<greylag_transport::Answer, greylag_transport::AskError>> + Send>>;
 
 /// See the module's description.
-pub(crate) struct Shared<M> {
+pub(crate) struct RegionInner<M> {
     pub(crate) name: EntityTypeName,
     pub(crate) id: RegionId,
     pub(crate) entity_type: Described<M>,
@@ -111,7 +111,7 @@ impl<M> Clone for Hosted<M> {
     }
 }
 
-impl<M: Send + 'static> Shared<M> {
+impl<M: Send + 'static> RegionInner<M> {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
         name: EntityTypeName,
@@ -474,7 +474,7 @@ impl<M: Send + 'static> Shared<M> {
         self.task.defer(Deferred::Input(input));
     }
 
-    /// As [`Shared::input`], for an input that names a message: `parcel` is kept under its token.
+    /// As [`RegionInner::input`], for an input that names a message: `parcel` is kept under its token.
     pub(crate) fn input_with(self: &Arc<Self>, parcel: Parcel<M>, input: impl FnOnce(MessageInfo) -> Input) {
         let parcel = self.named(parcel);
         self.with_machine(|guarded| {

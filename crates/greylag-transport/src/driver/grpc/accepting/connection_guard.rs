@@ -21,11 +21,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use crate::admission::control::Intrusion;
-use crate::driver::grpc::shared::Shared;
+use crate::driver::grpc::shared::TransportInner;
 
 /// Guards one connection from beginning to end.
 pub(crate) struct ConnectionGuard {
-    shared: Arc<Shared>,
+    shared: Arc<TransportInner>,
     pub(crate) ip: IpAddr,
     /// Whether a Hello was ever accepted on the connection.
     is_greeted: AtomicBool,
@@ -45,7 +45,7 @@ struct ConnectionState {
 
 impl ConnectionGuard {
     /// Begins a connection; `None` if the admission control refuses it.
-    pub(crate) fn begin(shared: &Arc<Shared>, ip: IpAddr) -> Option<Arc<Self>> {
+    pub(crate) fn begin(shared: &Arc<TransportInner>, ip: IpAddr) -> Option<Arc<Self>> {
         let admitted = shared.admission.admit(Instant::now(), ip);
         if let Err(intrusion) = admitted {
             shared.admission.intruded(ip, intrusion, "connection refused before reading");

@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use super::flushes::{Done, Mark};
 use super::reply_port::SharedPort;
 use crate::driver::grpc::peers::NotNumbered;
-use crate::driver::grpc::shared::Shared;
+use crate::driver::grpc::shared::TransportInner;
 use crate::endpoints::endpoint::{Refusal, Reply};
 use crate::lanes::lane::Lane;
 use crate::lanes::queue::{Item, Waiter};
@@ -20,7 +20,7 @@ use crate::messages::envelope::{EncodedMessage, Envelope, Inbound, MAX_NAME, Pay
 use crate::remoting::{Destination, SendError, SendRejected, Sending};
 use crate::wire::REPLY_PATH;
 
-impl Shared {
+impl TransportInner {
     /// Queues a message, or gives it back; a refusal is a dead letter.
     pub(crate) fn send(self: &Arc<Self>, to: &Destination, envelope: Envelope) -> Result<(), SendRejected> {
         let lane = self.lanes.lane(&envelope.recipient);
@@ -265,7 +265,7 @@ impl Shared {
 
 /// A message that waits for room. Dropped, the message leaves no trace in the queue.
 struct PendingSend {
-    shared: Arc<Shared>,
+    shared: Arc<TransportInner>,
     to: Destination,
     lane: Lane,
     /// The number under which the waker is kept while there is no room.
