@@ -59,7 +59,7 @@ impl JournalServer {
         served: impl Into<Served>,
         settings: ServerSettings,
     ) -> Result<Self, BindError> {
-        settings.check()?;
+        settings.validate()?;
         let tls = open_tls(&settings.tls, address)?;
         let failed = |cause| BindError::Listen { address, cause };
         let listener = tokio::net::TcpListener::bind(address).await.map_err(failed)?;

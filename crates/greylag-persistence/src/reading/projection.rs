@@ -122,7 +122,7 @@ impl Projection {
         seed: [u8; 32],
         out: &mut Vec<ProjectionEffect>,
     ) -> Result<Self, SettingsError> {
-        settings.check(&query)?;
+        settings.validate(&query)?;
         let mut projection = Self {
             id,
             guarantee,

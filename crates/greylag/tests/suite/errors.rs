@@ -45,7 +45,7 @@ fn the_error_of_a_start_is_a_sentence_with_every_wrong_key_and_each_cause_once()
 #[test]
 fn errors_of_transport_and_cluster_are_sentences() {
     let settings = TransportSettings { max_batch_messages: 0, ..TransportSettings::default() };
-    let errors = settings.check().expect_err("no name, and no message");
+    let errors = settings.validate().expect_err("no name, and no message");
     let text = printed(transport::BindError::from(errors.clone()));
     for key in ["transport.cluster_name", "transport.max_batch_messages"] {
         assert!(text.contains(key) && printed(errors.clone()).contains(key), "{text}");

@@ -43,7 +43,7 @@ impl<S: ?Sized> Guarded<S> {
     /// # Errors
     /// [`SettingsError`] if the settings cannot work.
     pub fn new(inner: Arc<S>, name: &str, settings: BreakerSettings) -> Result<Self, SettingsError> {
-        settings.check()?;
+        settings.validate()?;
         let store_returns = StoreReturns::of_one();
         let probed = |direction| {
             let breaker = Breaker::new(format!("{direction} breaker of {name}"), settings.clone());

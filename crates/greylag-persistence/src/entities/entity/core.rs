@@ -113,7 +113,7 @@ impl<B: EventSourced> EntityCore<B> {
     ) -> Result<Self, SettingsError> {
         let Persisted { mut behavior, id, codecs } = entity;
         let settings = behavior.settings(&init.settings);
-        settings.check()?;
+        settings.validate()?;
         if settings.under_delivery && !init.caps.metadata {
             return Err(SettingsError::MetadataMissing);
         }

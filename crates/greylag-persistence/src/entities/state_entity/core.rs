@@ -160,7 +160,7 @@ impl<B: DurableState> StateEntityCore<B> {
     ) -> Result<Self, SettingsError> {
         let Persisted { behavior, id, codecs: StateCodec(codec) } = entity;
         let settings = behavior.settings(&init.settings);
-        settings.check()?;
+        settings.validate()?;
         let mut core = Self {
             behavior,
             id,

@@ -76,7 +76,7 @@ impl GrpcTransport {
     /// # Errors
     /// [`BindError`]; nothing runs then.
     pub async fn bind_closed(settings: TransportSettings, registry: Arc<Registry>) -> Result<Arc<Self>, BindError> {
-        settings.check()?;
+        settings.validate()?;
         let canonical_host = settings.canonical_host.clone().unwrap_or_else(|| host::outward_ip().to_string());
         let bind_host = settings.bind_host.clone().unwrap_or_else(|| canonical_host.clone());
         let bind_port = settings.bind_port.unwrap_or(settings.canonical_port);
