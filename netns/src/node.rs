@@ -23,7 +23,7 @@ const WORK_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    place: Place,
+    place: NodeOptions,
     /// The database that keeps the singleton's lease, as for libpq; without one it runs under none.
     #[arg(long)]
     lease: Option<String>,
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 
 /// Where a node is, and how it judges the others.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct Place {
+pub(crate) struct NodeOptions {
     /// Its host, as the others dial it.
     #[arg(long)]
     pub(crate) host: String,
@@ -49,7 +49,7 @@ pub(crate) struct Place {
     stable_after_ms: u64,
 }
 
-impl Place {
+impl NodeOptions {
     /// Applies the node's `proof_of_death` and `stable_after` to these settings.
     pub(crate) fn adapt(&self, settings: ClusterSettings) -> ClusterSettings {
         let stable_after = Duration::from_millis(self.stable_after_ms);

@@ -23,7 +23,7 @@ use tokio::sync::mpsc;
 use clients::Clients;
 pub(crate) use entity::KINDS;
 
-use crate::node::{Place, print_events, run_to_end, tell};
+use crate::node::{NodeOptions, print_events, run_to_end, tell};
 use crate::record::Record;
 use crate::report::NodeEvent;
 
@@ -31,7 +31,7 @@ use crate::report::NodeEvent;
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
-    place: Place,
+    place: NodeOptions,
     /// The database that keeps the journal, as for libpq.
     #[arg(long)]
     database: String,
@@ -77,7 +77,7 @@ async fn live(arguments: Arguments) -> Result<(), String> {
     }
 }
 
-fn configure(settings: &mut NodeSettings, place: &Place, database: String) {
+fn configure(settings: &mut NodeSettings, place: &NodeOptions, database: String) {
     settings.cluster = place.adapt(settings.cluster.clone());
     // No TLS: the lab's network has no hosts other than the nodes.
     settings.transport.tls = Tls::None;

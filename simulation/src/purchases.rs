@@ -31,7 +31,7 @@ mod ledger;
 mod shop;
 
 use customer::{MailboxMessage, Msg};
-use hosting::{Control, Hosted, Phase};
+use hosting::{Control, Hosted, ShardPhase};
 use ledger::Ledger;
 use shop::Shop;
 
@@ -202,7 +202,7 @@ impl Application for Purchases {
 
     fn end_shard(world: &mut Market, node: usize, shard: ShardId, generation: Generation, at_once: bool) {
         let hosted = world.hosted(node, &shard, generation).expect("only a running shard is stopped");
-        hosted.phase = Phase::Stopping;
+        hosted.phase = ShardPhase::Stopping;
         let (delay, control) =
             if at_once { (world.random(0, 20), Control::Kill) } else { (world.random(0, 100), Control::Stop) };
         world.control_later(delay, node, &shard, control);
@@ -213,7 +213,7 @@ impl Application for Purchases {
         if world.chance(0.3) && world.app.shop.is_some() {
             return world.lose_shop();
         }
-        let serving = world.nodes[node].shards.iter().find(|(_, hosted)| hosted.phase != Phase::Starting);
+        let serving = world.nodes[node].shards.iter().find(|(_, hosted)| hosted.phase != ShardPhase::Starting);
         let Some(shard) = serving.map(|(shard, _)| shard.clone()) else { return };
         world.note(|| format!("n{node}: shard {shard} fails"));
         let failed = world.nodes[node].shards.remove(&shard).expect("found above");
@@ -232,7 +232,11 @@ impl Application for Purchases {
         provenance: Provenance,
     ) {
         let hosted = world.hosted(node, shard, generation).expect("a delivery names the shard that runs");
-        assert_eq!(hosted.phase, Phase::Serving, "nothing is delivered before the start or behind the stop marker");
+        assert_eq!(
+            hosted.phase,
+            ShardPhase::Serving,
+            "nothing is delivered before the start or behind the stop marker"
+        );
         hosted.inbox.push_back((msg, provenance));
         world.schedule(node, shard);
     }
@@ -244,15 +248,16 @@ impl Application for Purchases {
     }
 
     fn is_live(hosted: &Hosted) -> bool {
-        hosted.phase != Phase::Starting
+        hosted.phase != ShardPhase::Starting
     }
 
     fn on_timer(world: &mut Market, timer: Timer) {
         match timer {
             Timer::Ready { node, shard, generation } => {
-                let starting = world.hosted(node, &shard, generation).filter(|hosted| hosted.phase == Phase::Starting);
+                let starting =
+                    world.hosted(node, &shard, generation).filter(|hosted| hosted.phase == ShardPhase::Starting);
                 if let Some(hosted) = starting {
-                    hosted.phase = Phase::Serving;
+                    hosted.phase = ShardPhase::Serving;
                     world.check_exclusive(node, &shard);
                     world.tell(node, region::Input::ShardInitialized { shard, generation });
                 }

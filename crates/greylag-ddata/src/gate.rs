@@ -102,7 +102,7 @@ struct GateRules {
 
 /// The place of this replicator in membership, and whether its store is loaded.
 #[derive(Debug, Default)]
-struct Place {
+struct LocalState {
     is_voter: bool,
     /// Configured peers that were never met.
     unmet: BTreeSet<NodeAddress>,
@@ -133,7 +133,7 @@ struct Passed {
 pub(crate) struct Gate {
     own: ReplicaId,
     rules: GateRules,
-    place: Place,
+    place: LocalState,
     state: GateState,
     is_current: bool,
     /// Whether data, or sums over them, were ever exchanged with another replicator.
@@ -163,7 +163,7 @@ impl Gate {
         Self {
             own,
             rules,
-            place: Place { is_loaded: !settings.durable.is_used(), ..Place::default() },
+            place: LocalState { is_loaded: !settings.durable.is_used(), ..LocalState::default() },
             state: GateState::Open,
             is_current: false,
             has_exchanged: false,

@@ -38,7 +38,7 @@ pub(crate) use rounds::MAX_ROUNDS;
 use rounds::RoundTable;
 pub use rounds::{PruningNews, PruningRound};
 pub(crate) use time_changes::{RemainingEntries, Renewal, TimeChange, TimeChanges};
-pub(crate) use work::{Phase, Work};
+pub(crate) use work::{PruningStep, Work};
 
 use crate::api::key::KeyId;
 use crate::api::settings::ReplicatorSettings;

@@ -95,7 +95,7 @@ impl PostgresDedupe {
     }
 
     fn refused(&self, cause: String) -> PostgresDeliveryError {
-        PostgresDeliveryError::Refused { place: self.link.place(), cause }
+        PostgresDeliveryError::Refused { place: self.link.place(), cause: cause.into() }
     }
 }
 
@@ -122,7 +122,7 @@ impl DedupeStore for PostgresDedupe {
         stream: StreamId,
         total: SeqNr,
     ) -> Result<(), RecordError<PostgresDeliveryError>> {
-        let failed = |error: tokio_postgres::Error| RecordError::Store(self.failed(&Failure::of(&error)));
+        let failed = |error: tokio_postgres::Error| RecordError::Store(self.failed(&Failure::of(error)));
         let too_large = |_| RecordError::Store(self.refused(format!("PostgreSQL stores no number {total}")));
         let number = i64::try_from(total.get()).map_err(too_large)?;
         if total == SeqNr::NONE {

@@ -1,6 +1,6 @@
 //! Errors of the delivery database.
 
-use greylag_postgres::{ConfigError, ConnectError, Failure, advised};
+use greylag_postgres::{ConfigError, ConnectError, DatabaseError, Failure};
 
 use crate::settings::SettingsError;
 
@@ -19,7 +19,8 @@ pub enum PostgresDeliveryError {
         /// Address of the database, without the password.
         place: String,
         /// The error of the server or the connection, with a remedy.
-        cause: String,
+        #[source]
+        cause: DatabaseError,
     },
     /// The server refused the statement, which had no effect.
     #[error("the delivery database at {place} refuses a statement: {cause}")]
@@ -27,7 +28,8 @@ pub enum PostgresDeliveryError {
         /// Address of the database, without the password.
         place: String,
         /// The error of the server.
-        cause: String,
+        #[source]
+        cause: DatabaseError,
     },
     /// The answer was lost: the statement may have been run or not.
     #[error("the delivery database at {place} did not answer: {cause}")]
@@ -35,7 +37,8 @@ pub enum PostgresDeliveryError {
         /// Address of the database, without the password.
         place: String,
         /// The error of the connection.
-        cause: String,
+        #[source]
+        cause: DatabaseError,
     },
 }
 
@@ -44,7 +47,7 @@ greylag_core::debug_is_sentence!(PostgresDeliveryError);
 impl PostgresDeliveryError {
     /// Converts the failure of a statement.
     pub(crate) fn of(place: String, failure: &Failure) -> Self {
-        let cause = failure.words().to_owned();
+        let cause = failure.error().clone();
         match failure {
             Failure::NotSent(_) | Failure::RolledBack(_) | Failure::Elsewhere(_) | Failure::StorageLow(_) => {
                 Self::Unavailable { place, cause }
@@ -57,7 +60,7 @@ impl PostgresDeliveryError {
     pub(crate) fn not_connected(place: String, error: ConnectError) -> Self {
         match error {
             ConnectError::Config(error) => Self::Config(error),
-            ConnectError::Failed(error) => Self::Unavailable { place, cause: advised(&error) },
+            ConnectError::Failed(error) => Self::Unavailable { place, cause: DatabaseError::advised(error) },
         }
     }
 }

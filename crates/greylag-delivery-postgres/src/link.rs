@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use greylag_postgres::{Database, Failure};
+use greylag_postgres::{Database, DatabaseError, Failure};
 use tokio::task::AbortHandle;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Row, Statement};
@@ -105,7 +105,7 @@ impl Link {
         let within = self.settings.connect_timeout;
         let silent = |_| {
             let cause = format!("there was no connection within {within:?}");
-            PostgresDeliveryError::Unavailable { place: self.place(), cause }
+            PostgresDeliveryError::Unavailable { place: self.place(), cause: cause.into() }
         };
         let session = Arc::new(tokio::time::timeout(within, self.connect()).await.map_err(silent)??);
         *self.held() = Some(session.clone());
@@ -118,7 +118,7 @@ impl Link {
         let session = Session { client, connection, prepared: tokio::sync::Mutex::default() };
         let set_up = self.set_up(&session.client).await;
         set_up.map_err(|error| {
-            let cause = greylag_postgres::advised(&error);
+            let cause = DatabaseError::advised(error);
             PostgresDeliveryError::Unavailable { place: self.place(), cause }
         })?;
         Ok(session)
@@ -143,15 +143,18 @@ impl Link {
 
     /// Runs one statement, which is a transaction of its own.
     pub(crate) async fn query(&self, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Result<Vec<Row>, Failure> {
-        let session = self.session().await.map_err(|error| Failure::NotSent(error.to_string()))?;
+        let session =
+            self.session().await.map_err(|error| Failure::NotSent(DatabaseError::new(error.to_string(), error)))?;
         let asked = async {
             let statement = session.prepare(sql).await?;
             session.client.query(&statement, parameters).await
         };
         let failure = match tokio::time::timeout(self.settings.call_timeout + GRACE, asked).await {
             Ok(Ok(rows)) => return Ok(rows),
-            Ok(Err(error)) => Failure::of(&error),
-            Err(_) => Failure::Unanswered(format!("there was no answer within {:?}", self.settings.call_timeout)),
+            Ok(Err(error)) => Failure::of(error),
+            Err(_) => {
+                Failure::Unanswered(format!("there was no answer within {:?}", self.settings.call_timeout).into())
+            }
         };
         if failure.ends_connection() {
             self.discard(&session);

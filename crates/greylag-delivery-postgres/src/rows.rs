@@ -125,19 +125,19 @@ fn head(row: &Row) -> Result<QueueHead, QueueStoreError> {
 
 /// Converts the failure of a writing statement.
 pub(crate) fn not_written(failure: Failure) -> QueueStoreError {
+    let words = failure.error().to_string();
     match failure {
-        Failure::NotSent(words)
-        | Failure::RolledBack(words)
-        | Failure::Elsewhere(words)
-        | Failure::StorageLow(words) => QueueStoreError::Unavailable(words),
-        Failure::Unanswered(words) => QueueStoreError::Unknown(words),
-        Failure::Taken(words) | Failure::Refused(words) => QueueStoreError::Rejected(words),
+        Failure::NotSent(_) | Failure::RolledBack(_) | Failure::Elsewhere(_) | Failure::StorageLow(_) => {
+            QueueStoreError::Unavailable(words)
+        }
+        Failure::Unanswered(_) => QueueStoreError::Unknown(words),
+        Failure::Taken(_) | Failure::Refused(_) => QueueStoreError::Rejected(words),
     }
 }
 
 /// Converts the failure of a reading statement.
 pub(crate) fn not_read(failure: Failure) -> QueueStoreError {
-    QueueStoreError::Unavailable(failure.words().to_owned())
+    QueueStoreError::Unavailable(failure.error().to_string())
 }
 
 impl Statements {

@@ -46,7 +46,7 @@ pub enum InvalidName {
     },
     /// The system's name servers cannot be read.
     #[error("the system's name servers are not known: {0}")]
-    System(String),
+    System(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 greylag_core::debug_is_sentence!(InvalidName);
@@ -58,10 +58,10 @@ impl DnsDiscovery {
     /// # Errors
     /// [`InvalidName`].
     pub fn addresses(name: &str, port: u16) -> Result<Self, InvalidName> {
-        let builder = TokioResolver::builder_tokio().map_err(|error| InvalidName::System(error.to_string()))?;
+        let builder = TokioResolver::builder_tokio().map_err(|error| InvalidName::System(error.into()))?;
         let (mut builder, wanted) = (builder, Wanted::Addresses { port });
         tune(builder.options_mut());
-        let resolver = builder.build().map_err(|error| InvalidName::System(error.to_string()))?;
+        let resolver = builder.build().map_err(|error| InvalidName::System(error.into()))?;
         Ok(Self { name: parse(name)?, wanted, resolver })
     }
 
@@ -85,7 +85,7 @@ impl DnsDiscovery {
         let config = ResolverConfig::from_parts(None, Vec::new(), vec![server]);
         let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
         tune(builder.options_mut());
-        let resolver = builder.build().map_err(|error| InvalidName::System(error.to_string()))?;
+        let resolver = builder.build().map_err(|error| InvalidName::System(error.into()))?;
         Ok(Self { resolver, ..self })
     }
 

@@ -1,5 +1,6 @@
 //! The connections, lanes and pools that all handles of one journal share: limits, back-pressure, health and the end.
 
+use std::error::Error;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +9,7 @@ use greylag_persistence::{
     Append, AppendError, Appended, Caps, CloseError, Corrupt, CorruptKind, Head, Health, NewEvent, PersistenceId,
     ReadError, RejectReason, Scope, SeqNr, StoreFailure, StoredEvent, StoredState, Timestamp,
 };
-use greylag_postgres::Database;
+use greylag_postgres::{Database, DatabaseError};
 use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
@@ -103,11 +104,11 @@ impl Backend {
     }
 
     /// A new connection that may write, outside the pools.
-    pub(crate) async fn connect(&self) -> Result<Arc<Session>, String> {
+    pub(crate) async fn connect(&self) -> Result<Arc<Session>, DatabaseError> {
         self.link.connect(Purpose::Primary).await
     }
 
-    pub(crate) fn failure(&self, cause: impl ToString) -> StoreFailure {
+    pub(crate) fn failure(&self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> StoreFailure {
         StoreFailure::new(&self.link.name, cause)
     }
 

@@ -1,8 +1,9 @@
 //! Why a journal cannot be opened, split by what to do about it.
 
+use std::fmt;
 use std::time::Duration;
 
-use greylag_postgres::{ConfigError, ConnectError, advised};
+use greylag_postgres::{ConfigError, ConnectError, DatabaseError};
 
 use crate::settings::SettingsError;
 
@@ -21,7 +22,8 @@ pub enum OpenError {
         /// Address of the database, without the password.
         place: String,
         /// Error of the server, and advice.
-        cause: String,
+        #[source]
+        cause: DatabaseError,
     },
     /// The journal was to be opened for this process alone, and other processes use it.
     #[error("schema {schema:?} at {place} is in use: {by}; stop the processes that use it")]
@@ -35,7 +37,15 @@ pub enum OpenError {
     },
 }
 
-greylag_core::debug_is_sentence!(OpenError);
+impl fmt::Debug for OpenError {
+    /// The sentence of the error. That of `Unavailable` has the texts of all its sources already.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unavailable { .. } => fmt::Display::fmt(self, f),
+            _ => greylag_core::fmt_sentence(self, f),
+        }
+    }
+}
 
 /// Why the schema cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -54,23 +64,24 @@ pub(crate) enum SchemaError {
 }
 
 impl SchemaError {
-    pub(crate) fn advice(&self) -> String {
+    /// The error in words, with advice.
+    pub(crate) fn advised(self) -> DatabaseError {
         match self {
-            Self::Failed(error) => advised(error),
-            other => other.to_string(),
+            Self::Failed(error) => DatabaseError::advised(error),
+            other => DatabaseError::new(other.to_string(), other),
         }
     }
 }
 
-/// Text of a failure to connect, with advice.
-pub(crate) fn not_connected(error: &ConnectError) -> String {
+/// A failure to connect, with advice.
+pub(crate) fn not_connected(error: ConnectError) -> DatabaseError {
     match error {
-        ConnectError::Config(error) => error.to_string(),
-        ConnectError::Failed(error) => advised(error),
+        ConnectError::Config(error) => DatabaseError::new(error.to_string(), error),
+        ConnectError::Failed(error) => DatabaseError::advised(error),
     }
 }
 
-/// Text of a failure to connect within `limit`.
-pub(crate) fn not_connected_within(limit: Duration) -> String {
-    format!("no connection within {limit:?}; check host, port and network")
+/// A failure to connect within `limit`.
+pub(crate) fn not_connected_within(limit: Duration) -> DatabaseError {
+    format!("no connection within {limit:?}; check host, port and network").into()
 }

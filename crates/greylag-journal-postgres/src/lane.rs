@@ -17,12 +17,12 @@ mod verdict;
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::error::Error;
 use std::iter::repeat;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use greylag_persistence::{AppendError, Appended, PersistenceId, RejectReason, StoreFailure, Timestamp};
-use greylag_postgres::Failure;
+use greylag_postgres::{DatabaseError, Failure};
 
 use crate::clock;
 pub(crate) use request::{AppendNo, Request};
@@ -50,9 +50,9 @@ pub(crate) enum Input {
     /// A connection was made.
     Connected,
     /// A try to connect failed.
-    NotConnected(String),
+    NotConnected(DatabaseError),
     /// The connection was lost while no statement used it.
-    Lost(String),
+    Lost(DatabaseError),
     /// A statement of appends ended. For each append, in their order: its timestamp, or `None` if the statement did not
     /// store it.
     Executed { statement: StatementNo, outcome: Result<Vec<Option<Timestamp>>, Failure> },
@@ -108,7 +108,7 @@ struct Pending {
     /// The statement that carries the append now.
     sent: Option<StatementNo>,
     /// Error of the last try, if it failed.
-    last_error: Option<Arc<str>>,
+    last_error: Option<DatabaseError>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,7 +155,7 @@ pub(crate) struct Lane {
     connection: Connection,
     next_statement: u64,
     /// Why there is no connection, after a failure.
-    last_error: Option<String>,
+    last_error: Option<DatabaseError>,
     closed: bool,
 }
 
@@ -339,14 +339,14 @@ impl Lane {
     /// Handles an error of the server that says none of these appends is stored.
     fn on_failure(&mut self, appends: Vec<AppendNo>, failure: &Failure, out: &mut Vec<Effect>) {
         let together = appends.len() > 1;
-        let error: Arc<str> = failure.words().into();
+        let error = failure.error();
         let mut again = Vec::new();
         for append in appends {
             let Some(pending) = self.pending.get_mut(&append) else { continue };
             pending.last_error = Some(error.clone());
             match failure {
-                Failure::StorageLow(words) => {
-                    let error = AppendError::Rejected(RejectReason::StorageLow(words.clone()));
+                Failure::StorageLow(error) => {
+                    let error = AppendError::Rejected(RejectReason::StorageLow(error.text().to_owned()));
                     self.refuse(append, error, out);
                 }
                 // Another append of the statement may be the cause, and no append may suffer for another (J11): try
@@ -355,17 +355,17 @@ impl Lane {
                     pending.alone = true;
                     again.push(append);
                 }
-                Failure::Taken(words) => {
+                Failure::Taken(error) => {
                     let Request { id, first, last, .. } = &pending.request;
                     let cause = format!(
                         "stored data of {id} is corrupt: its head ends before {first}, but an event stands in \
-                         {first}..={last}; verify the journal: {words}"
+                         {first}..={last}; verify the journal: {error}"
                     );
-                    let failure = self.failure(&cause);
+                    let failure = self.failure(error.with_text(cause));
                     self.refuse(append, AppendError::NotStored(failure), out);
                 }
-                Failure::Refused(words) => {
-                    let failure = self.failure(words);
+                Failure::Refused(error) => {
+                    let failure = self.failure(error.clone());
                     self.refuse(append, AppendError::NotStored(failure), out);
                 }
                 _ => {
@@ -391,7 +391,7 @@ impl Lane {
             return;
         }
         self.connection = Connection::Connecting;
-        let error: Arc<str> = failure.words().into();
+        let error = failure.error();
         let says_not_done = matches!(failure, Failure::NotSent(_) | Failure::Elsewhere(_));
         let mut again = Vec::new();
         for (no, statement) in std::mem::take(&mut self.statements) {
@@ -403,7 +403,7 @@ impl Lane {
                 again.push(append);
             }
         }
-        self.last_error = Some(failure.words().to_owned());
+        self.last_error = Some(error.clone());
         self.requeue(again);
         out.push(Effect::Disconnect);
         out.push(Effect::Connect);
@@ -433,7 +433,7 @@ impl Lane {
                         Verdict::Retry => again.push(append),
                         Verdict::ClockBehind(behind) => {
                             let words = clock::too_far_behind(behind, self.settings.max_clock_lag);
-                            let error = AppendError::NotStored(self.failure(&words));
+                            let error = AppendError::NotStored(self.failure(words));
                             self.refuse(append, error, out);
                         }
                     }
@@ -450,8 +450,9 @@ impl Lane {
                 self.statements.remove(&statement);
                 let cause =
                     format!("not stored by this try; whether an earlier try stored it cannot be read: {failure:?}");
+                let cause = failure.error().with_text(cause);
                 for append in appends {
-                    let outcome = Err(AppendError::Unknown(self.failure(&cause)));
+                    let outcome = Err(AppendError::Unknown(self.failure(cause.clone())));
                     self.answer(append, outcome, out);
                 }
             }
@@ -464,19 +465,20 @@ impl Lane {
         }
         if self.statements.values().any(|statement| statement.answer_deadline <= now) {
             let cause = format!("no answer within {:?}", self.settings.try_timeout);
-            self.on_failure_of_connection(None, &Failure::Unanswered(cause), out);
+            self.on_failure_of_connection(None, &Failure::Unanswered(cause.into()), out);
         }
     }
 
     fn expire(&mut self, append: AppendNo, out: &mut Vec<Effect>) {
         let Some(pending) = self.pending.get(&append) else { return };
         let within = self.settings.append_timeout;
-        let last = self.last_error.as_deref().or(pending.last_error.as_deref());
-        let last = last.unwrap_or("earlier statements took all the time");
+        let last = self.last_error.as_ref().or(pending.last_error.as_ref()).cloned();
+        let last = last.unwrap_or_else(|| "earlier statements took all the time".into());
+        let failure = |text: String| self.failure(last.with_text(text));
         let outcome = if pending.unanswered || pending.sent.is_some() {
-            AppendError::Unknown(self.failure(&format!("sent, and not answered within {within:?}; last: {last}")))
+            AppendError::Unknown(failure(format!("sent, and not answered within {within:?}; last: {last}")))
         } else {
-            AppendError::NotStored(self.failure(&format!("not sent within {within:?}; last: {last}")))
+            AppendError::NotStored(failure(format!("not sent within {within:?}; last: {last}")))
         };
         self.answer(append, Err(outcome), out);
     }
@@ -485,9 +487,8 @@ impl Lane {
     fn refuse(&mut self, append: AppendNo, error: AppendError, out: &mut Vec<Effect>) {
         let unanswered = self.pending.get(&append).is_some_and(|pending| pending.unanswered);
         let error = if unanswered {
-            AppendError::Unknown(
-                self.failure(&format!("an earlier try was not answered, this one was refused: {error}")),
-            )
+            let text = format!("an earlier try was not answered, this one was refused: {error}");
+            AppendError::Unknown(self.failure(error).with_text(text))
         } else {
             error
         };
@@ -526,7 +527,7 @@ impl Lane {
         }
     }
 
-    fn failure(&self, cause: &str) -> StoreFailure {
+    fn failure(&self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> StoreFailure {
         StoreFailure::new(&self.settings.name, cause)
     }
 

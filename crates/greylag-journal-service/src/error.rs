@@ -6,7 +6,7 @@ use std::time::Duration;
 use greylag_transport::TlsError;
 
 /// The server could not begin to serve.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(thiserror::Error)]
 pub enum BindError {
     /// The address is taken, or not of this machine.
     #[error("cannot listen on {address}: {cause}; choose another address, or port 0 for a free one")]
@@ -14,7 +14,8 @@ pub enum BindError {
         /// The address to listen on.
         address: SocketAddr,
         /// Error of the system.
-        cause: String,
+        #[source]
+        cause: std::io::Error,
     },
     /// Others can reach the address, and the settings name neither TLS nor plain text.
     #[error("{address} is not a loopback address; set ServerSettings::tls = Tls::None if plain text is meant")]

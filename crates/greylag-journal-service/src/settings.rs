@@ -67,7 +67,7 @@ impl ServerSettings {
     ///
     /// # Errors
     /// [`SettingsError`], naming the field: a server is set up by its program, not by keys.
-    pub fn check(&self) -> Result<(), SettingsError> {
+    pub fn validate(&self) -> Result<(), SettingsError> {
         not_zero(&[
             ("ServerSettings::max_in_flight", self.max_in_flight == 0),
             ("ServerSettings::max_in_flight_bytes", self.max_in_flight_bytes == 0),
@@ -143,7 +143,7 @@ impl ClientSettings {
     ///
     /// # Errors
     /// [`SettingsError`], naming the key.
-    pub fn check(&self) -> Result<(), SettingsError> {
+    pub fn validate(&self) -> Result<(), SettingsError> {
         not_zero(&[
             ("service.connect_timeout", self.connect_timeout.is_zero()),
             ("service.append_timeout", self.append_timeout.is_zero()),
@@ -168,10 +168,10 @@ mod tests {
     fn invalid_settings_are_named() {
         let (server, client) = (ServerSettings::default, ClientSettings::default);
         for settings in [server(), ServerSettings::test()] {
-            assert_eq!(settings.check(), Ok(()));
+            assert_eq!(settings.validate(), Ok(()));
         }
         for settings in [client(), ClientSettings::test()] {
-            assert_eq!(settings.check(), Ok(()));
+            assert_eq!(settings.validate(), Ok(()));
         }
         assert_eq!((server().max_in_flight, client().max_in_flight), (1024, 1024));
         assert!(client().max_backoff < Duration::from_secs(1), "sharding scenario 114");
@@ -184,7 +184,7 @@ mod tests {
             (ServerSettings { shutdown_timeout: zero, ..server() }, "shutdown_timeout"),
         ] {
             // A server's setting is named by its field, since it has no key in a file.
-            assert_eq!(settings.check().unwrap_err().to_string(), format!("ServerSettings::{key} must not be 0"));
+            assert_eq!(settings.validate().unwrap_err().to_string(), format!("ServerSettings::{key} must not be 0"));
         }
         for (settings, key) in [
             (ClientSettings { connect_timeout: zero, ..client() }, "service.connect_timeout"),
@@ -196,7 +196,7 @@ mod tests {
             (ClientSettings { max_in_flight: 0, ..client() }, "service.max_in_flight"),
             (ClientSettings { max_backoff: Duration::from_millis(1), ..client() }, "(1ms) must not be below"),
         ] {
-            let error = settings.check().unwrap_err().to_string();
+            let error = settings.validate().unwrap_err().to_string();
             assert!(error.contains(key), "{error}");
         }
     }

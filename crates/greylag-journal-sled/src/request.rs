@@ -10,7 +10,7 @@ use greylag_persistence::{
 };
 
 use crate::rows::keys::SaveNo;
-use crate::rows::offset_row::Place;
+use crate::rows::offset_row::ProcessedChange;
 use crate::rows::records::{EncodedEvent, EncodedSnapshot};
 
 /// A request. Large and rare variants are boxed, since appends pass through the queue by the thousand.
@@ -71,7 +71,7 @@ pub(crate) struct WriteState {
 #[derive(Debug)]
 pub(crate) enum OffsetChange {
     /// Saves places, by slice.
-    Save(BTreeMap<u16, Vec<Place>>),
+    Save(BTreeMap<u16, Vec<ProcessedChange>>),
     /// Forgets places before this ordinal.
     ForgetBefore(u64),
     Reset,

@@ -15,13 +15,13 @@ const RENEWAL_RETRY: Duration = Duration::from_secs(1);
 
 /// A lease in PostgreSQL.
 pub(crate) struct PostgresLease {
-    shared: Arc<Shared>,
+    shared: Arc<LeaseState>,
     /// Makes requests of one lease run one after another, even if the task that asked is gone: a release must never
     /// overtake an acquire whose outcome no task waited for.
     request_order: Arc<tokio::sync::Mutex<()>>,
 }
 
-struct Shared {
+struct LeaseState {
     link: Arc<Link>,
     name: String,
     owner: String,
@@ -60,12 +60,12 @@ impl PostgresLease {
     pub(crate) fn new(link: Arc<Link>, name: &str, owner: &str, settings: LeaseSettings, clock: Clock) -> Self {
         let token = rand::random();
         let (name, owner) = (name.to_owned(), owner.to_owned());
-        let shared = Shared { link, name, owner, token, settings, clock, held: Mutex::new(None) };
+        let shared = LeaseState { link, name, owner, token, settings, clock, held: Mutex::new(None) };
         Self { shared: Arc::new(shared), request_order: Arc::default() }
     }
 }
 
-impl Shared {
+impl LeaseState {
     fn held(&self) -> MutexGuard<'_, Option<Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -34,7 +34,7 @@ impl ManagementSettings {
     ///
     /// # Errors
     /// All invalid settings together, by their keys.
-    pub fn check(&self) -> Result<(), ConfigErrors> {
+    pub fn validate(&self) -> Result<(), ConfigErrors> {
         let mut errors = Vec::new();
         let mut refuse = |setting, value: String, why| errors.push(ConfigError { setting, value, why });
         if let Some(address) = &self.address

@@ -2,62 +2,68 @@
 
 use tokio_postgres::error::SqlState;
 
-use crate::error::{advised, told};
+use crate::database_error::DatabaseError;
 
-/// Why a statement failed, split by whether it was done. Each variant holds the error text.
+/// Why a statement failed, split by whether it was done. Each variant holds the error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// The statement never left this process.
-    NotSent(String),
+    NotSent(DatabaseError),
     /// Certainly rolled back; the next try may pass.
-    RolledBack(String),
+    RolledBack(DatabaseError),
     /// Certainly not done, nor by any other try on this connection: the server is read-only.
-    Elsewhere(String),
+    Elsewhere(DatabaseError),
     /// The outcome is unknown: the statement may have been done, and the connection must be dropped.
-    Unanswered(String),
+    Unanswered(DatabaseError),
     /// Certainly not done: no room on the disk.
-    StorageLow(String),
+    StorageLow(DatabaseError),
     /// Certainly not done: a row with the same unique key exists.
-    Taken(String),
+    Taken(DatabaseError),
     /// Certainly not done, for another reason, which will stay.
-    Refused(String),
+    Refused(DatabaseError),
 }
 
 impl Failure {
     /// The meaning of the error of a statement that was sent. Source: persistence §4.4.
-    pub fn of(error: &tokio_postgres::Error) -> Self {
+    pub fn of(error: tokio_postgres::Error) -> Self {
         match error.code() {
             // An error of the library itself: mostly a broken connection. Its refusals to encode count as unclear, too.
-            None => Self::Unanswered(advised(error)),
-            Some(state) => Self::of_state(state, told(error)),
+            None => Self::Unanswered(DatabaseError::advised(error)),
+            Some(state) => Self::of_state(state)(DatabaseError::told(error)),
         }
     }
 
-    fn of_state(state: &SqlState, told: String) -> Self {
+    /// The meaning of an error with this code.
+    fn of_state(state: &SqlState) -> fn(DatabaseError) -> Self {
         match state.code() {
             // CockroachDB and two-phase commits: "statement completion unknown", "transaction resolution unknown".
-            "40003" | "08007" => Self::Unanswered(told),
+            "40003" | "08007" => Self::Unanswered,
             // 40001 serialisation, 40P01 deadlock, 55P03 lock not available, 57014 cancelled by a timeout,
             // 53200 out of memory, 53300 too many connections.
-            "40001" | "40P01" | "55P03" | "57014" | "53200" | "53300" => Self::RolledBack(told),
-            "25006" => Self::Elsewhere(told),
-            "53100" => Self::StorageLow(told),
-            "23505" => Self::Taken(told),
-            code if code.starts_with("57P0") || code.starts_with("08") => Self::Unanswered(told),
-            _ => Self::Refused(told),
+            "40001" | "40P01" | "55P03" | "57014" | "53200" | "53300" => Self::RolledBack,
+            "25006" => Self::Elsewhere,
+            "53100" => Self::StorageLow,
+            "23505" => Self::Taken,
+            code if code.starts_with("57P0") || code.starts_with("08") => Self::Unanswered,
+            _ => Self::Refused,
         }
     }
 
-    /// The error text.
-    pub fn words(&self) -> &str {
+    /// Whether a try after an error with this code may succeed: see [`Failure::may_pass`].
+    pub fn may_pass_after(state: &SqlState) -> bool {
+        Self::of_state(state)(DatabaseError::from("")).may_pass()
+    }
+
+    /// The error.
+    pub fn error(&self) -> &DatabaseError {
         match self {
-            Self::NotSent(words)
-            | Self::RolledBack(words)
-            | Self::Elsewhere(words)
-            | Self::Unanswered(words)
-            | Self::StorageLow(words)
-            | Self::Taken(words)
-            | Self::Refused(words) => words,
+            Self::NotSent(error)
+            | Self::RolledBack(error)
+            | Self::Elsewhere(error)
+            | Self::Unanswered(error)
+            | Self::StorageLow(error)
+            | Self::Taken(error)
+            | Self::Refused(error) => error,
         }
     }
 
@@ -79,8 +85,8 @@ mod tests {
     /// The codes in the table of persistence §4.4.
     #[test]
     fn codes_mean_what_the_specification_says() {
-        let of = |code| Failure::of_state(&SqlState::from_code(code), String::new());
-        let none = String::new;
+        let none = || DatabaseError::from("");
+        let of = |code| Failure::of_state(&SqlState::from_code(code))(none());
         for code in ["40001", "40P01", "57014", "55P03", "53200", "53300"] {
             assert_eq!(of(code), Failure::RolledBack(none()), "{code}");
         }

@@ -32,12 +32,14 @@
 //! `keepalives_interval`, `keepalives_retries` and `tcp_user_timeout` of the connection string, in seconds, change
 //! that; `keepalives=0` switches probes off.
 
+mod database_error;
 mod error;
 mod exposed_file;
 mod failure;
 mod keepalive;
 mod tls;
 
+pub use database_error::DatabaseError;
 pub use error::{ConfigError, ConnectError, Trouble, advised, told};
 pub use failure::Failure;
 

@@ -28,7 +28,7 @@ use greylag_cluster::AppVersion;
 use greylag_core::NodeAddress;
 
 use crate::ids::{RegionId, ShardId};
-use crate::machine::membership::Phase;
+use crate::machine::membership::MemberPhase;
 
 pub use classical::ClassicalLeastShard;
 pub use consistent_hashing::ConsistentHashing;
@@ -52,7 +52,7 @@ pub struct RegionView {
     /// The shards of the region, in the order of allocation; allocations under way count.
     pub shards: ShardList,
     /// Status of its member.
-    pub phase: Phase,
+    pub phase: MemberPhase,
     /// Whether its member is reachable.
     pub reachable: bool,
     /// Version of the application on its member.
@@ -138,7 +138,7 @@ impl RegionView {
 
     /// Whether its member is leaving the cluster.
     pub fn is_leaving(&self) -> bool {
-        matches!(self.phase, Phase::Leaving | Phase::Exiting | Phase::Down)
+        matches!(self.phase, MemberPhase::Leaving | MemberPhase::Exiting | MemberPhase::Down)
     }
 
     /// Key of the order of suitability; smaller is better. See [`View::most_suitable`].

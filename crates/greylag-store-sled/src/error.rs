@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub enum StoreError {
     /// Reading or writing failed; the medium or the file system is at fault.
     #[error("i/o error: {0}")]
-    Io(Arc<std::io::Error>),
+    Io(#[source] Arc<std::io::Error>),
     /// The engine found its file damaged, or refused an operation for another reason of its own.
     #[error("engine error: {0}")]
     Engine(Arc<str>),

@@ -10,7 +10,7 @@ use std::thread::{self, Thread};
 use futures::channel::oneshot;
 
 use crate::error::{OpenError, Refused, StoreError, Unanswered};
-use crate::group_commit::{Shared, start};
+use crate::group_commit::{StoreInner, start};
 use crate::health::{Health, StoreStats};
 use crate::planner::Planner;
 use crate::reader::Reader;
@@ -24,7 +24,7 @@ pub struct Store<P: Planner> {
 
 struct Handle<P: Planner> {
     path: PathBuf,
-    shared: Arc<Shared<P>>,
+    shared: Arc<StoreInner<P>>,
 }
 
 impl<P: Planner> Store<P> {

@@ -109,7 +109,7 @@ struct Quarantine {
 
 #[derive(Debug, Default)]
 struct LaneState {
-    phase: Phase,
+    phase: LanePhase,
     /// When the oldest of the messages that wait for a first handshake began to wait.
     wanted_at: Option<Instant>,
     /// Earliest time of the next dial, whatever the dial is wanted for.
@@ -120,7 +120,7 @@ struct LaneState {
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum LanePhase {
     #[default]
     Idle,
     Waiting {
@@ -204,7 +204,7 @@ impl Association {
     /// Whether the association can be dropped: no process is known to run there, nothing is under way, and nothing is
     /// remembered but [`Association::retired_uids`].
     pub fn is_droppable(&self) -> bool {
-        let is_idle = |state: &LaneState| state.phase == Phase::Idle && state.wanted_at.is_none();
+        let is_idle = |state: &LaneState| state.phase == LanePhase::Idle && state.wanted_at.is_none();
         self.peer.is_none()
             && self.quarantined.is_empty()
             && self.terminating.is_none()
@@ -213,7 +213,7 @@ impl Association {
 
     /// Whether nothing is under way, and the incarnation that called from there was never reached.
     pub fn is_unreached(&self) -> bool {
-        let is_idle = |state: &LaneState| state.phase == Phase::Idle && state.wanted_at.is_none();
+        let is_idle = |state: &LaneState| state.phase == LanePhase::Idle && state.wanted_at.is_none();
         !self.established && self.terminating.is_none() && self.lanes.values().all(is_idle)
     }
 
@@ -296,9 +296,9 @@ impl Association {
     /// When a `Tick` next has work to do.
     pub fn next_deadline(&self) -> Option<Instant> {
         let lanes = self.lanes.values().filter_map(|lane| match lane.phase {
-            Phase::Waiting { until } | Phase::Shutting { until, .. } => Some(until),
-            Phase::Active { ask_at, .. } => Some(ask_at),
-            Phase::Idle | Phase::Dialing { .. } | Phase::Closing { .. } => None,
+            LanePhase::Waiting { until } | LanePhase::Shutting { until, .. } => Some(until),
+            LanePhase::Active { ask_at, .. } => Some(ask_at),
+            LanePhase::Idle | LanePhase::Dialing { .. } | LanePhase::Closing { .. } => None,
         });
         let memory = self.settings.remove_quarantined_association_after;
         let expiring = self.quarantined.iter().filter(|(uid, _)| !self.tombstones.contains(uid));
@@ -308,7 +308,7 @@ impl Association {
 
     /// When the next probe is due of a peer to which no stream is open.
     fn probe_at(&self) -> Option<Instant> {
-        let is_spoken_to = || self.lanes.values().any(|state| matches!(state.phase, Phase::Active { .. }));
+        let is_spoken_to = || self.lanes.values().any(|state| matches!(state.phase, LanePhase::Active { .. }));
         if self.is_shut_down || self.peer.is_none_or(|uid| self.is_dead(uid)) || is_spoken_to() {
             return None;
         }
@@ -324,7 +324,7 @@ impl Association {
     fn probe(&mut self, now: Instant, out: &mut Vec<Effect>) {
         self.probing.probes += 1;
         if self.probing.probes < PROBES {
-            if self.lane(Lane::CONTROL) == Phase::Idle {
+            if self.lane(Lane::CONTROL) == LanePhase::Idle {
                 self.dial(Lane::CONTROL, out);
             }
         } else if let Some(uid) = self.peer {
@@ -337,12 +337,12 @@ impl Association {
             return;
         }
         let state = self.lanes.entry(lane).or_default();
-        if state.phase != Phase::Idle {
+        if state.phase != LanePhase::Idle {
             return;
         }
         state.wanted_at.get_or_insert(now);
         match state.not_before {
-            Some(until) if until > now => state.phase = Phase::Waiting { until },
+            Some(until) if until > now => state.phase = LanePhase::Waiting { until },
             _ => self.dial(lane, out),
         }
     }
@@ -350,7 +350,7 @@ impl Association {
     fn dial(&mut self, lane: Lane, out: &mut Vec<Effect>) {
         let seq = self.next_seq;
         self.next_seq += 1;
-        self.lanes.entry(lane).or_default().phase = Phase::Dialing { seq };
+        self.lanes.entry(lane).or_default().phase = LanePhase::Dialing { seq };
         out.push(Effect::Dial { lane, seq });
     }
 
@@ -362,7 +362,7 @@ impl Association {
         host_id: Option<&str>,
         out: &mut Vec<Effect>,
     ) {
-        if self.lane(lane) != (Phase::Dialing { seq }) {
+        if self.lane(lane) != (LanePhase::Dialing { seq }) {
             out.push(Effect::Close { lane, seq });
             return;
         }
@@ -391,7 +391,7 @@ impl Association {
         self.established = true;
         let ask_at = now + self.pause_between_questions();
         let state = self.lanes.entry(lane).or_default();
-        state.phase = Phase::Active { seq, since: now, quiet_since: now, ask_at };
+        state.phase = LanePhase::Active { seq, since: now, quiet_since: now, ask_at };
         (state.wanted_at, state.not_before) = (None, None);
         let doubled = state.doubled.take();
         out.push(Effect::Open { lane, seq, uid });
@@ -407,7 +407,7 @@ impl Association {
         (holder, detail): (Option<UniqueAddress>, String),
         out: &mut Vec<Effect>,
     ) {
-        if self.lane(lane) != (Phase::Dialing { seq }) {
+        if self.lane(lane) != (LanePhase::Dialing { seq }) {
             return;
         }
         if code.is_retryable() {
@@ -428,8 +428,8 @@ impl Association {
 
     fn on_failed(&mut self, now: Instant, lane: Lane, seq: u64, out: &mut Vec<Effect>) {
         match self.lane(lane) {
-            Phase::Dialing { seq: current } if current == seq => self.retry(now, lane, out),
-            Phase::Active { seq: current, since, .. } if current == seq => {
+            LanePhase::Dialing { seq: current } if current == seq => self.retry(now, lane, out),
+            LanePhase::Active { seq: current, since, .. } if current == seq => {
                 if now.saturating_duration_since(since) >= GOOD_STREAM {
                     self.lanes.entry(lane).or_default().failures = 0;
                 }
@@ -442,7 +442,7 @@ impl Association {
                 }
                 self.retry(now, lane, out);
             }
-            Phase::Shutting { seq: current, .. } | Phase::Closing { seq: current } if current == seq => {
+            LanePhase::Shutting { seq: current, .. } | LanePhase::Closing { seq: current } if current == seq => {
                 self.rest(lane, None, out);
             }
             _ => {}
@@ -457,14 +457,14 @@ impl Association {
     fn on_traffic(&mut self, now: Instant, (lane, seq): (Lane, u64), any: bool, out: &mut Vec<Effect>) {
         let limit = self.settings.stop_idle_outbound_after;
         let Some(state) = self.lanes.get_mut(&lane) else { return };
-        let Phase::Active { seq: current, quiet_since, .. } = &mut state.phase else { return };
+        let LanePhase::Active { seq: current, quiet_since, .. } = &mut state.phase else { return };
         if *current != seq {
             return;
         }
         if any {
             *quiet_since = now;
         } else if now.saturating_duration_since(*quiet_since) >= limit {
-            state.phase = Phase::Closing { seq };
+            state.phase = LanePhase::Closing { seq };
             out.push(Effect::Close { lane, seq });
             self.heard(now);
         }
@@ -475,7 +475,7 @@ impl Association {
         if self.established {
             let until = now + self.backoff(lane);
             if lane == Lane::CONTROL {
-                self.lanes.entry(lane).or_default().phase = Phase::Waiting { until };
+                self.lanes.entry(lane).or_default().phase = LanePhase::Waiting { until };
             } else {
                 // Rest: only a lane with messages is worth a connection. The next message asks for the dial, which
                 // waits for the end of the backoff.
@@ -489,7 +489,7 @@ impl Association {
             out.push(Effect::FailQueue { lane, reason: DeadLetterReason::HandshakeTimeout });
             self.rest(lane, None, out);
         } else {
-            self.lanes.entry(lane).or_default().phase = Phase::Waiting { until };
+            self.lanes.entry(lane).or_default().phase = LanePhase::Waiting { until };
         }
     }
 
@@ -504,7 +504,7 @@ impl Association {
 
     fn rest(&mut self, lane: Lane, not_before: Option<Instant>, out: &mut Vec<Effect>) {
         let state = self.lanes.entry(lane).or_default();
-        (state.phase, state.not_before, state.wanted_at) = (Phase::Idle, not_before, None);
+        (state.phase, state.not_before, state.wanted_at) = (LanePhase::Idle, not_before, None);
         out.push(Effect::Rest { lane });
     }
 
@@ -547,7 +547,7 @@ impl Association {
         out.push(Effect::Admit);
         // Dial at once: the peer lives, so waiting for the end of a pause gains nothing.
         self.lanes.values_mut().for_each(|state| state.not_before = None);
-        let waiting = |state: &LaneState| matches!(state.phase, Phase::Waiting { .. });
+        let waiting = |state: &LaneState| matches!(state.phase, LanePhase::Waiting { .. });
         for lane in self.lanes_where(waiting) {
             self.dial(lane, out);
         }
@@ -566,12 +566,16 @@ impl Association {
             if self.claims.is_holder(old) || !self.claims.is_holder(uid) {
                 self.retire(old, Some(self.next_seq));
             }
-            for lane in self.lanes_where(|state| matches!(state.phase, Phase::Active { .. } | Phase::Shutting { .. })) {
-                let (Phase::Active { seq, .. } | Phase::Shutting { seq, .. }) = self.lane(lane) else { continue };
+            for lane in
+                self.lanes_where(|state| matches!(state.phase, LanePhase::Active { .. } | LanePhase::Shutting { .. }))
+            {
+                let (LanePhase::Active { seq, .. } | LanePhase::Shutting { seq, .. }) = self.lane(lane) else {
+                    continue;
+                };
                 out.push(Effect::Close { lane, seq });
                 out.push(Effect::Publish(Event::LinkLost { uid: old, lane }));
                 let state = self.lanes.entry(lane).or_default();
-                (state.phase, state.wanted_at, state.failures) = (Phase::Waiting { until: now }, Some(now), 0);
+                (state.phase, state.wanted_at, state.failures) = (LanePhase::Waiting { until: now }, Some(now), 0);
                 state.doubled = None;
             }
         }
@@ -669,12 +673,12 @@ impl Association {
 
     /// Closes all streams to the quarantined peer, the control stream only after the notice.
     fn shut_lanes(&mut self, now: Instant, notify: bool, out: &mut Vec<Effect>) {
-        for lane in self.lanes_where(|state| matches!(state.phase, Phase::Active { .. })) {
-            let Phase::Active { seq, .. } = self.lane(lane) else { continue };
+        for lane in self.lanes_where(|state| matches!(state.phase, LanePhase::Active { .. })) {
+            let LanePhase::Active { seq, .. } = self.lane(lane) else { continue };
             if notify && lane == Lane::CONTROL {
                 out.push(Effect::Shut { lane, seq });
                 let until = now + self.settings.stop_quarantined_after_idle;
-                self.lanes.entry(lane).or_default().phase = Phase::Shutting { seq, until };
+                self.lanes.entry(lane).or_default().phase = LanePhase::Shutting { seq, until };
             } else {
                 out.push(Effect::Close { lane, seq });
                 self.rest(lane, None, out);
@@ -687,10 +691,12 @@ impl Association {
     fn on_shutdown(&mut self, out: &mut Vec<Effect>) {
         self.is_shut_down = true;
         for (lane, state) in &mut self.lanes {
-            if let Phase::Active { seq, .. } | Phase::Shutting { seq, .. } | Phase::Dialing { seq } = state.phase {
+            if let LanePhase::Active { seq, .. } | LanePhase::Shutting { seq, .. } | LanePhase::Dialing { seq } =
+                state.phase
+            {
                 out.push(Effect::Close { lane: *lane, seq });
             }
-            state.phase = Phase::Idle;
+            state.phase = LanePhase::Idle;
         }
     }
 
@@ -702,20 +708,20 @@ impl Association {
             // The reason has no effect: a harmless quarantine is never told.
             self.on_quarantine(now, uid, QuarantineReason::RemovedFromMembership, true, out);
         }
-        for lane in self.lanes_where(|state| matches!(state.phase, Phase::Waiting { until } if until <= now)) {
+        for lane in self.lanes_where(|state| matches!(state.phase, LanePhase::Waiting { until } if until <= now)) {
             self.dial(lane, out);
         }
         let pause = self.pause_between_questions();
         for (lane, state) in &mut self.lanes {
-            if let Phase::Active { seq, ask_at, .. } = &mut state.phase
+            if let LanePhase::Active { seq, ask_at, .. } = &mut state.phase
                 && *ask_at <= now
             {
                 *ask_at = now + pause;
                 out.push(Effect::AskTraffic { lane: *lane, seq: *seq });
             }
         }
-        for lane in self.lanes_where(|state| matches!(state.phase, Phase::Shutting { until, .. } if until <= now)) {
-            if let Phase::Shutting { seq, .. } = self.lane(lane) {
+        for lane in self.lanes_where(|state| matches!(state.phase, LanePhase::Shutting { until, .. } if until <= now)) {
+            if let LanePhase::Shutting { seq, .. } = self.lane(lane) {
                 out.push(Effect::Close { lane, seq });
                 self.rest(lane, None, out);
             }
@@ -745,14 +751,14 @@ impl Association {
 
     /// Dials a second connection beside an active one, which stays open until the second takes over.
     fn on_duplicate(&mut self, lane: Lane, out: &mut Vec<Effect>) {
-        if let Phase::Active { seq, .. } = self.lane(lane) {
+        if let LanePhase::Active { seq, .. } = self.lane(lane) {
             self.lanes.entry(lane).or_default().doubled = Some(seq);
             self.dial(lane, out);
         }
     }
 
-    fn lane(&self, lane: Lane) -> Phase {
-        self.lanes.get(&lane).map_or(Phase::Idle, |state| state.phase)
+    fn lane(&self, lane: Lane) -> LanePhase {
+        self.lanes.get(&lane).map_or(LanePhase::Idle, |state| state.phase)
     }
 
     fn lanes_where(&self, chosen: impl Fn(&LaneState) -> bool) -> Vec<Lane> {

@@ -1,6 +1,6 @@
 //! The settings of a node's transport.
 //!
-//! [`TransportSettings::check`] checks all values once, also in combination, and reports every problem and not only the
+//! [`TransportSettings::validate`] checks all values once, also in combination, and reports every problem and not only the
 //! first. Source: cluster §6.
 
 use std::time::Duration;
@@ -233,7 +233,7 @@ impl TransportSettings {
         }
     }
 
-    /// The map of recipients to lanes. Patterns that cannot be parsed, which [`TransportSettings::check`] refuses,
+    /// The map of recipients to lanes. Patterns that cannot be parsed, which [`TransportSettings::validate`] refuses,
     /// match no recipient.
     pub(crate) fn lane_map(&self) -> LaneMap {
         let patterns = self.large_message_destinations.iter().filter_map(|text| PathPattern::parse(text).ok());
@@ -244,7 +244,7 @@ impl TransportSettings {
     ///
     /// # Errors
     /// All problems together; nothing was started.
-    pub fn check(&self) -> Result<(), ConfigErrors> {
+    pub fn validate(&self) -> Result<(), ConfigErrors> {
         let mut errors = Vec::new();
         let mut refuse = |setting, value: String, why| errors.push(ConfigError { setting, value, why });
         if self.cluster_name.is_empty() || self.cluster_name.len() > 255 {
@@ -380,8 +380,8 @@ mod tests {
 
     #[test]
     fn the_defaults_need_only_a_name() {
-        assert!(TransportSettings::new("shop").check().is_ok());
-        assert!(TransportSettings::test().check().is_ok());
+        assert!(TransportSettings::new("shop").validate().is_ok());
+        assert!(TransportSettings::test().validate().is_ok());
     }
 
     /// Cluster §6, "Validation at start", sentence by sentence: durations, probabilities, sizes, and that idle streams
@@ -413,7 +413,7 @@ mod tests {
         for (change, name) in wrong {
             let mut settings = TransportSettings::new("shop");
             change(&mut settings);
-            let problems = settings.check().unwrap_err().0;
+            let problems = settings.validate().unwrap_err().0;
             let named: Vec<_> = problems.iter().map(|problem| problem.setting).collect();
             assert_eq!(named, [format!("transport.{name}")]);
         }
@@ -423,7 +423,7 @@ mod tests {
     fn a_time_of_nine_years_is_one_and_of_eleven_is_not() {
         let year = Duration::from_secs(365 * 24 * 3600);
         let checked = |give_up_reliable_after| {
-            TransportSettings { give_up_reliable_after, ..TransportSettings::new("shop") }.check().is_ok()
+            TransportSettings { give_up_reliable_after, ..TransportSettings::new("shop") }.validate().is_ok()
         };
         assert_eq!([9 * year, 11 * year].map(checked), [true, false]);
     }
@@ -439,7 +439,7 @@ mod tests {
             reconnect_backoff_max: Duration::from_millis(1),
             ..TransportSettings::default()
         };
-        let errors = settings.check().unwrap_err();
+        let errors = settings.validate().unwrap_err();
         let named: Vec<_> = errors.0.iter().map(|error| error.setting).collect();
         assert_eq!(
             named,

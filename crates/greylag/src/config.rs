@@ -197,12 +197,12 @@ impl ReadSettings {
     ///
     /// # Errors
     /// [`ConfigProblems`]: all problems, of all sections, with the source of each given setting.
-    pub fn check(&self) -> Result<(), ConfigProblems> {
-        self.check_with(Vec::new())
+    pub fn validate(&self) -> Result<(), ConfigProblems> {
+        self.validate_with(Vec::new())
     }
 
     /// The same, with further problems, between the settings and the program.
-    pub(crate) fn check_with(&self, more: Vec<(String, String)>) -> Result<(), ConfigProblems> {
+    pub(crate) fn validate_with(&self, more: Vec<(String, String)>) -> Result<(), ConfigProblems> {
         let mut found = self.settings.problems();
         found.extend(more);
         if found.is_empty() {

@@ -123,7 +123,7 @@ impl NodeSettings {
     /// Problems of all settings, alone or together: the key with its section, and why.
     pub(crate) fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
-        for error in self.transport.check().err().into_iter().flat_map(|errors| errors.0) {
+        for error in self.transport.validate().err().into_iter().flat_map(|errors| errors.0) {
             problems.push((error.setting.to_owned(), format!("{}: {}", error.value, error.why)));
         }
         let cluster = self.cluster.validate().err().into_iter().flatten();
@@ -181,12 +181,12 @@ impl NodeSettings {
         }
         #[cfg(feature = "persistence")]
         {
-            for checked in [self.persistence.check(), self.durable_state.check()] {
+            for checked in [self.persistence.validate(), self.durable_state.validate()] {
                 let problem = checked.err().map(|error| refused_by(&error));
                 // A setting that event-sourced entities and those with a durable state share is reported once.
                 problems.extend(problem.filter(|problem| !problems.contains(problem)));
             }
-            let projection = self.projection.check(&self.query).err();
+            let projection = self.projection.validate(&self.query).err();
             problems.extend(projection.map(|error| refused_of_projection(&error)));
             problems.extend(self.journal.problems());
         }
@@ -202,7 +202,7 @@ impl NodeSettings {
             problems.push((format!("delivery.{}", error.field), error.why.to_owned()));
         }
         #[cfg(feature = "management")]
-        for error in self.management.check().err().into_iter().flat_map(|errors| errors.0) {
+        for error in self.management.validate().err().into_iter().flat_map(|errors| errors.0) {
             problems.push((error.setting.to_owned(), format!("{}: {}", error.value, error.why)));
         }
         #[cfg(not(any(feature = "ddata", feature = "persistence", feature = "management")))]

@@ -21,7 +21,7 @@ const AFTER_FAILURE: Duration = Duration::from_millis(20);
 /// All clients of one node.
 pub(super) struct Clients {
     node: Node,
-    shared: Arc<Shared>,
+    shared: Arc<ClientState>,
     /// For each client, the round of its last answer.
     answered: Vec<Arc<AtomicU64>>,
     running: JoinSet<()>,
@@ -29,7 +29,7 @@ pub(super) struct Clients {
     told: u64,
 }
 
-struct Shared {
+struct ClientState {
     record: Arc<Record>,
     /// The number of the next call; the upper half is the process id, so a call's number is also a unique value to
     /// write.
@@ -42,7 +42,7 @@ struct Shared {
 impl Clients {
     pub(super) fn new(node: Node, record: Arc<Record>) -> Self {
         let calls = AtomicU64::new(u64::from(std::process::id()) << 32);
-        let shared = Shared { record, calls, round: AtomicU64::new(0), has_ended: AtomicBool::new(false) };
+        let shared = ClientState { record, calls, round: AtomicU64::new(0), has_ended: AtomicBool::new(false) };
         Self { node, shared: Arc::new(shared), answered: Vec::new(), running: JoinSet::new(), told: 0 }
     }
 
@@ -124,7 +124,7 @@ struct Client {
     register: EntityRef<Command>,
     entity: String,
     pace: Duration,
-    shared: Arc<Shared>,
+    shared: Arc<ClientState>,
     answered: Arc<AtomicU64>,
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use greylag_cluster::Strategy;
 
 /// Index of an address in the plan: `a` is 0. A restart puts a new process there.
-pub(crate) type Place = usize;
+pub(crate) type AddressIndex = usize;
 
 /// Delay and loss between two hosts. Loss costs time, not messages: a stream repeats a lost packet, and later ones
 /// wait.
@@ -36,64 +36,64 @@ impl Link {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// SIGKILL: the process is gone, and its kernel refuses connections.
-    Kill(Place),
+    Kill(AddressIndex),
     /// The host is gone: no kernel is left to refuse connections.
-    Crash(Place),
+    Crash(AddressIndex),
     /// The process there is killed, and a new one starts.
-    Restart(Place),
+    Restart(AddressIndex),
     /// The name leads to a process on another host from now on. The process that had the name stays as it is: cut off,
     /// dead, or running.
     Move {
         /// The place whose name moves.
-        place: Place,
+        place: AddressIndex,
         /// The place whose connectivity the new host shares.
-        beside: Place,
+        beside: AddressIndex,
         /// Whether the new process names its host.
         told: bool,
     },
     /// The processes that had the name before the present one are gone with their hosts: no kernel is left to refuse
     /// connections.
-    EndOld(Place),
+    EndOld(AddressIndex),
     /// An operator downs the processes that had the name before.
-    DownOld(Place),
+    DownOld(AddressIndex),
     /// A member is asked to leave.
     Leave {
         /// The member that leaves.
-        place: Place,
+        place: AddressIndex,
         /// The member that gets the command.
-        by: Place,
+        by: AddressIndex,
     },
     /// Nothing passes between these places and the rest.
-    Cut(Vec<Place>),
+    Cut(Vec<AddressIndex>),
     /// Nothing passes from one host to another. Streams need both directions, so they end.
     OneWay {
         /// The host whose messages are lost.
-        from: Place,
+        from: AddressIndex,
         /// The host that they do not reach.
-        to: Place,
+        to: AddressIndex,
     },
     /// The process drops the heartbeat responses of one peer, because it is overloaded or half broken.
     Deaf {
         /// The process that drops them.
-        place: Place,
+        place: AddressIndex,
         /// The peer that sends them.
-        to: Place,
+        to: AddressIndex,
     },
     /// The process takes all responses again.
-    Hears(Place),
+    Hears(AddressIndex),
     /// All cuts end.
     Heal,
     /// The process is paused.
     Pause {
         /// The place of the process.
-        place: Place,
+        place: AddressIndex,
         /// Duration of the pause.
         time: Duration,
     },
     /// The monotonic clock of the process jumps forward (cluster G4).
     Jump {
         /// The place of the process.
-        place: Place,
+        place: AddressIndex,
         /// Size of the jump.
         time: Duration,
     },
@@ -204,13 +204,14 @@ impl Plan {
 
     /// Whether the strategy gives up `side` if a cut is the only fault. Place 0 has the lowest address and is the
     /// oldest.
-    pub(crate) fn loses(&self, side: &[Place], others: &[Place]) -> bool {
+    pub(crate) fn loses(&self, side: &[AddressIndex], others: &[AddressIndex]) -> bool {
         let has_first = side.contains(&0);
         match &self.strategy {
             Strategy::StaticQuorum { quorum_size, .. } => side.len() < *quorum_size,
             Strategy::KeepOldest { down_if_alone, .. } => {
-                let is_given_up =
-                    |oldest: &[Place], rest: &[Place]| *down_if_alone && oldest.len() == 1 && rest.len() > 1;
+                let is_given_up = |oldest: &[AddressIndex], rest: &[AddressIndex]| {
+                    *down_if_alone && oldest.len() == 1 && rest.len() > 1
+                };
                 if has_first { is_given_up(side, others) } else { !is_given_up(others, side) }
             }
             Strategy::DownAll => true,
@@ -234,7 +235,7 @@ impl Plan {
                 }
                 Fault::OneWay { from, to } => (touched[*from], touched[*to]) = (true, true),
                 Fault::Cut(side) => {
-                    let others: Vec<Place> = (0..self.places).filter(|place| !side.contains(place)).collect();
+                    let others: Vec<AddressIndex> = (0..self.places).filter(|place| !side.contains(place)).collect();
                     for (here, there) in [(side, &others), (&others, side)] {
                         if self.loses(here, there) {
                             here.iter().for_each(|place| touched[*place] = true);
@@ -248,7 +249,7 @@ impl Plan {
     }
 }
 
-fn name(place: Place) -> char {
+fn name(place: AddressIndex) -> char {
     char::from(b'a' + u8::try_from(place).unwrap_or(0))
 }
 
@@ -308,7 +309,7 @@ mod tests {
 
     #[test]
     fn the_smaller_side_of_a_cut_is_touched_and_of_equal_sides_the_one_without_the_lowest() {
-        let plan = |side: Vec<Place>, places| Plan {
+        let plan = |side: Vec<AddressIndex>, places| Plan {
             seed: 0,
             places,
             strategy: Strategy::KeepMajority { role: None },

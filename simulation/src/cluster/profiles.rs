@@ -12,7 +12,7 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::plan::{Excuse, Fault, LeaseUse, Link, Place, Plan, Promises, Timed};
+use super::plan::{AddressIndex, Excuse, Fault, LeaseUse, Link, Plan, Promises, Timed};
 
 const MS: Duration = Duration::from_millis(1);
 /// Longer than detection, `stable_after` and the margin together: after such a cut the decision and its consequences
@@ -106,19 +106,19 @@ impl Draw {
         self.plan.places
     }
 
-    fn place(&mut self) -> Place {
+    fn place(&mut self) -> AddressIndex {
         self.rng.random_range(0..self.plan.places)
     }
 
     /// `count` different places, in random order.
-    fn some(&mut self, count: usize) -> Vec<Place> {
-        let mut places: Vec<Place> = (0..self.plan.places).collect();
+    fn some(&mut self, count: usize) -> Vec<AddressIndex> {
+        let mut places: Vec<AddressIndex> = (0..self.plan.places).collect();
         places.shuffle(&mut self.rng);
         places.truncate(count);
         places
     }
 
-    fn side(&mut self) -> Vec<Place> {
+    fn side(&mut self) -> Vec<AddressIndex> {
         let count = self.rng.random_range(1..self.plan.places);
         let mut side = self.some(count);
         side.sort_unstable();
@@ -160,8 +160,8 @@ impl Draw {
     }
 
     /// Adds a cut; answers whether a side of it survives by the strategy.
-    fn cut(&mut self, side: Vec<Place>) -> bool {
-        let others: Vec<Place> = (0..self.plan.places).filter(|place| !side.contains(place)).collect();
+    fn cut(&mut self, side: Vec<AddressIndex>) -> bool {
+        let others: Vec<AddressIndex> = (0..self.plan.places).filter(|place| !side.contains(place)).collect();
         let survives = !self.plan.loses(&side, &others) || !self.plan.loses(&others, &side);
         self.fault(Fault::Cut(side));
         survives
@@ -204,7 +204,7 @@ impl Draw {
     }
 
     /// Kills a process, whose kernel then refuses connections, or its host, which does not.
-    fn death(&mut self, place: Place) {
+    fn death(&mut self, place: AddressIndex) {
         let fault = if self.chance(0.5) { Fault::Kill(place) } else { Fault::Crash(place) };
         self.fault(fault);
     }
@@ -272,7 +272,7 @@ fn moved_name(draw: &mut Draw) {
             heals = draw.chance(0.3);
         }
     }
-    let rest: Vec<Place> = (0..places).filter(|other| !side.contains(other)).collect();
+    let rest: Vec<AddressIndex> = (0..places).filter(|other| !side.contains(other)).collect();
     let is_lost = draw.plan.strategy == Strategy::DownAll || draw.plan.loses(&rest, &side);
     // A failed request for the lease downs all members (cluster S10).
     let asks = matches!(draw.plan.strategy, Strategy::LeaseMajority { .. });
@@ -390,7 +390,7 @@ fn cut_with_paused_leader(draw: &mut Draw) {
     let places = draw.places(3, 6);
     draw.strategy();
     let side = draw.side();
-    let others: Vec<Place> = (0..places).filter(|place| !side.contains(place)).collect();
+    let others: Vec<AddressIndex> = (0..places).filter(|place| !side.contains(place)).collect();
     let led = if draw.chance(0.5) { &side } else { &others };
     let leader = led.iter().copied().min().unwrap_or(0);
     // A leader that wakes in the middle of the decision is an instability (cluster S13), which the other side does not
@@ -444,7 +444,7 @@ fn sick_steady(draw: &mut Draw) {
     draw.plan.places = 5;
     draw.exact();
     let sick = draw.place();
-    let mut peers: Vec<Place> = draw.some(5).into_iter().filter(|place| *place != sick).collect();
+    let mut peers: Vec<AddressIndex> = draw.some(5).into_iter().filter(|place| *place != sick).collect();
     peers.truncate(draw.rng.random_range(2..=4));
     for to in peers {
         draw.fault(Fault::Deaf { place: sick, to });
@@ -460,7 +460,7 @@ fn sick_changing(draw: &mut Draw) {
     draw.exact();
     let sick = draw.place();
     while draw.now < MS * LASTING_MS {
-        let mut peers: Vec<Place> = draw.some(5).into_iter().filter(|place| *place != sick).collect();
+        let mut peers: Vec<AddressIndex> = draw.some(5).into_iter().filter(|place| *place != sick).collect();
         peers.truncate(draw.rng.random_range(2..=4));
         for to in peers {
             draw.fault(Fault::Deaf { place: sick, to });

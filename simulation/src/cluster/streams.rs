@@ -17,7 +17,7 @@ use greylag_transport::association::{Association, Effect, Event, Input};
 use greylag_transport::{Destination, Lane, QuarantineReason, RejectCode, TransportSettings};
 use rand::RngExt;
 
-use super::plan::Place;
+use super::plan::AddressIndex;
 use super::world::{Happening, HostIndex, Micros, ProcessId, World, micros};
 
 pub(super) type StreamId = usize;
@@ -166,7 +166,7 @@ impl World {
         }
     }
 
-    fn flush(&mut self, from: ProcessId, place: Place, lane: Lane) {
+    fn flush(&mut self, from: ProcessId, place: AddressIndex, lane: Lane) {
         let peer = self.peer(from, place);
         let out = &mut peer.lanes[index_of(lane)];
         let Some((uid, stream)) = out.open else { return };
@@ -439,20 +439,20 @@ impl World {
 
     // --- associations ---------------------------------------------------------------------------
 
-    fn peer(&mut self, process: ProcessId, place: Place) -> &mut Peer {
+    fn peer(&mut self, process: ProcessId, place: AddressIndex) -> &mut Peer {
         let seed = self.processes[process].address.uid().get() ^ place as u64;
         self.processes[process].peers[place].get_or_insert_with(|| Box::new(Peer::new(seed)))
     }
 
-    pub(super) fn associate(&mut self, process: ProcessId, place: Place, input: Input) {
+    pub(super) fn associate(&mut self, process: ProcessId, place: AddressIndex, input: Input) {
         self.run_association(process, place, input, None);
     }
 
-    fn associate_called(&mut self, process: ProcessId, place: Place, input: Input, stream: StreamId) {
+    fn associate_called(&mut self, process: ProcessId, place: AddressIndex, input: Input, stream: StreamId) {
         self.run_association(process, place, input, Some(stream));
     }
 
-    fn run_association(&mut self, process: ProcessId, place: Place, input: Input, called: Option<StreamId>) {
+    fn run_association(&mut self, process: ProcessId, place: AddressIndex, input: Input, called: Option<StreamId>) {
         let now = self.clock(process);
         let mut effects = Vec::new();
         self.steps += 1;
@@ -469,7 +469,7 @@ impl World {
         self.reschedule(process);
     }
 
-    fn on_association(&mut self, process: ProcessId, place: Place, effect: Effect, called: Option<StreamId>) {
+    fn on_association(&mut self, process: ProcessId, place: AddressIndex, effect: Effect, called: Option<StreamId>) {
         match effect {
             Effect::Dial { lane, seq } => self.dial(process, place, lane, seq),
             Effect::Open { lane, seq, uid } => {
@@ -520,7 +520,7 @@ impl World {
         }
     }
 
-    fn admit(&mut self, process: ProcessId, place: Place, stream: StreamId) {
+    fn admit(&mut self, process: ProcessId, place: AddressIndex, stream: StreamId) {
         let Stream { from, lane, seq, .. } = self.streams[stream];
         let uid = self.processes[from].address.uid();
         self.streams[stream].admitted = true;
@@ -548,7 +548,7 @@ impl World {
         }
     }
 
-    fn forget_messages(&mut self, process: ProcessId, place: Place, uid: Uid) {
+    fn forget_messages(&mut self, process: ProcessId, place: AddressIndex, uid: Uid) {
         for out in &mut self.peer(process, place).lanes {
             out.queue.retain(|message| message.target != Some(uid));
         }
@@ -556,7 +556,7 @@ impl World {
 
     /// Sends a quarantine notice, on the process's own stream to the peer if there is one, else on one that the peer
     /// opened.
-    fn notify(&mut self, process: ProcessId, place: Place, uid: Uid, reason: QuarantineReason) {
+    fn notify(&mut self, process: ProcessId, place: AddressIndex, uid: Uid, reason: QuarantineReason) {
         let peer = self.peer(process, place);
         let inbound = peer.inbound.iter().flatten().filter(|inbound| inbound.uid == uid).map(|inbound| inbound.stream);
         let own: Vec<StreamId> = peer.lanes[0].streams.iter().map(|(_, stream)| *stream).collect();
@@ -572,7 +572,7 @@ impl World {
         }
     }
 
-    fn on_link_event(&mut self, process: ProcessId, place: Place, event: Event) {
+    fn on_link_event(&mut self, process: ProcessId, place: AddressIndex, event: Event) {
         let known = |uid: Uid| UniqueAddress::new(Self::address(place), uid);
         match event {
             Event::LinkLost { uid, lane } if lane == Lane::CONTROL => {
@@ -600,14 +600,20 @@ impl World {
 
     /// Tells the core of a handshake, if the association knows this process as its peer; a process that may only ask to
     /// join is not reported.
-    fn greet_if_known(&mut self, process: ProcessId, place: Place, peer: UniqueAddress, cluster_id: Option<u128>) {
+    fn greet_if_known(
+        &mut self,
+        process: ProcessId,
+        place: AddressIndex,
+        peer: UniqueAddress,
+        cluster_id: Option<u128>,
+    ) {
         if self.peer(process, place).association.peer() != Some(peer.uid()) {
             return;
         }
         self.core_input(process, greylag_cluster::Input::PeerHandshake { peer, cluster_id });
     }
 
-    fn dial(&mut self, process: ProcessId, place: Place, lane: Lane, seq: u64) {
+    fn dial(&mut self, process: ProcessId, place: AddressIndex, lane: Lane, seq: u64) {
         let stream = self.streams.len();
         let timeout = self.now + micros(TransportSettings::default().connection_timeout);
         let Some(target) = self.at[place] else {

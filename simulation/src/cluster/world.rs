@@ -21,7 +21,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::checks::{Checks, Seen};
 use super::leases::{Lease, LeaseNews, Leases, Request};
-use super::plan::{Fault, LONG_PAUSE, Link, Place, Plan};
+use super::plan::{AddressIndex, Fault, LONG_PAUSE, Link, Plan};
 use super::streams::{Body, DIAL_TIMEOUT, Peer, QueuedMessage, Stream, StreamId, Way};
 use crate::Violation;
 
@@ -48,7 +48,7 @@ pub(super) enum Happening {
     Broken { stream: StreamId },
     Suspicion { stream: StreamId, since: Micros },
     DialTimeout { stream: StreamId },
-    Refused { process: ProcessId, place: Place, lane: Lane, seq: u64 },
+    Refused { process: ProcessId, place: AddressIndex, lane: Lane, seq: u64 },
     Local { process: ProcessId, local: Local },
     AtStore { process: ProcessId, lease: Lease, request: Request },
     Fault(usize),
@@ -113,7 +113,7 @@ impl Clock {
 
 /// One process.
 pub(super) struct Process {
-    pub(super) place: Place,
+    pub(super) place: AddressIndex,
     /// Its host: that of its place, unless the name has moved.
     pub(super) spot: HostIndex,
     /// The host's name for itself, if it tells one.
@@ -151,7 +151,7 @@ pub(super) struct World {
     pub(super) places: usize,
     /// Count of hosts. `beside` has, for each host that a name moved to, the place whose connectivity it shares.
     pub(super) spots: usize,
-    beside: Vec<Place>,
+    beside: Vec<AddressIndex>,
     settings: ClusterSettings,
     pub(super) rng: ChaCha8Rng,
     pub(super) now: Micros,
@@ -236,12 +236,12 @@ impl World {
         }
     }
 
-    pub(super) fn address(place: Place) -> NodeAddress {
+    pub(super) fn address(place: AddressIndex) -> NodeAddress {
         let host = ["a", "b", "c", "d", "e", "f", "g", "h"][place];
         NodeAddress::new(host, 1).expect("a message is a host name")
     }
 
-    pub(super) fn place_of(address: &NodeAddress) -> Place {
+    pub(super) fn place_of(address: &NodeAddress) -> AddressIndex {
         usize::from(address.host().as_bytes()[0] - b'a')
     }
 
@@ -452,7 +452,7 @@ impl World {
     }
 
     /// Makes the name lead to a new process on a host with the connectivity of `beside`.
-    fn move_name(&mut self, place: Place, beside: Place, told: bool) {
+    fn move_name(&mut self, place: AddressIndex, beside: AddressIndex, told: bool) {
         let spot = self.places + self.beside.len();
         self.beside.push(beside);
         for other in 0..self.spots {
@@ -465,13 +465,13 @@ impl World {
     }
 
     /// Processes that had the name before the newest one, and have not ended.
-    fn older_at(&self, place: Place) -> Vec<ProcessId> {
+    fn older_at(&self, place: AddressIndex) -> Vec<ProcessId> {
         let older = |id: &ProcessId| self.processes[*id].place == place && self.at[place] != Some(*id);
         (0..self.processes.len()).filter(older).filter(|id| !self.processes[*id].gone).collect()
     }
 
     /// Plays an operator who knows that these processes are gone: downs them at a node that knows them.
-    fn down_old(&mut self, place: Place) {
+    fn down_old(&mut self, place: AddressIndex) {
         let older = |process: &&Process| process.place == place && process.gone;
         let older: Vec<UniqueAddress> = self.processes.iter().filter(older).map(|p| p.address.clone()).collect();
         for address in older {
@@ -508,7 +508,7 @@ impl World {
         self.resume_streams();
     }
 
-    fn living_at(&self, place: Place) -> Option<ProcessId> {
+    fn living_at(&self, place: AddressIndex) -> Option<ProcessId> {
         self.at[place].filter(|process| !self.processes[*process].gone)
     }
 
@@ -517,7 +517,7 @@ impl World {
         self.processes[process].paused.map(|(_, until)| until).filter(|until| *until > self.now)
     }
 
-    fn end_at(&mut self, place: Place, kernel_tells: bool) {
+    fn end_at(&mut self, place: AddressIndex, kernel_tells: bool) {
         let Some(process) = self.living_at(place) else { return };
         let state = &mut self.processes[process];
         state.killed = true;
@@ -542,7 +542,7 @@ impl World {
     // --- processes ------------------------------------------------------------------------------
 
     /// Starts a process on a host, which may name itself, and lets it join by all places.
-    pub(super) fn start(&mut self, place: Place, spot: HostIndex, told: Option<HostIndex>) {
+    pub(super) fn start(&mut self, place: AddressIndex, spot: HostIndex, told: Option<HostIndex>) {
         // Uids are random, so their order says nothing about the order of starts.
         let uid = Uid::new((self.rng.random::<u64>() >> 8) | 1).expect("it is odd");
         let address = UniqueAddress::new(Self::address(place), uid);

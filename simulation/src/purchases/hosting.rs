@@ -31,7 +31,7 @@ type Asked = Effect<Customer, MailboxMessage>;
 /// A shard as the task around it sees it.
 pub(crate) struct Hosted {
     pub(super) generation: Generation,
-    pub(super) phase: Phase,
+    pub(super) phase: ShardPhase,
     machine: Machine,
     pub(super) inbox: VecDeque<(Msg, Provenance)>,
     /// Controls that arrived while no handler may run.
@@ -41,7 +41,7 @@ pub(crate) struct Hosted {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ShardPhase {
     Starting,
     Serving,
     Stopping,
@@ -70,7 +70,7 @@ impl Market {
         let machine = Shard::new(settings, Supervision::default(), &passivation, u64::from(serial), serial, self.now());
         let hosted = Hosted {
             generation,
-            phase: Phase::Starting,
+            phase: ShardPhase::Starting,
             machine,
             inbox: VecDeque::new(),
             postponed: Vec::new(),
@@ -100,7 +100,7 @@ impl Market {
         let (held, most) = (self.nodes[node].held, self.random(1, 5).as_millis());
         let Some(hosted) = self.hosted(node, shard, generation) else { return };
         hosted.scheduled = false;
-        if held || hosted.phase == Phase::Starting {
+        if held || hosted.phase == ShardPhase::Starting {
             return;
         }
         for control in std::mem::take(&mut hosted.postponed) {

@@ -27,10 +27,10 @@ const OPEN: u64 = u64::MAX;
 /// Whether user code may run on this node now. Clones read the same tick.
 #[derive(Clone)]
 pub struct Pulse {
-    shared: Arc<Shared>,
+    shared: Arc<PulseState>,
 }
 
-struct Shared {
+struct PulseState {
     /// When the last tick expires, in nanoseconds since `origin` plus 2; or one of the constants above.
     until: AtomicU64,
     ticked: Notify,
@@ -38,7 +38,7 @@ struct Shared {
     origin: Instant,
 }
 
-impl Shared {
+impl PulseState {
     fn nanos(&self, at: Instant) -> u64 {
         u64::try_from(at.saturating_duration_since(self.origin).as_nanos()).unwrap_or(OPEN - 3) + 2
     }
@@ -86,7 +86,7 @@ impl PulseSender {
     /// A sender without a tick yet; each tick will count for `counts_for`.
     pub(crate) fn new(clock: Clock, counts_for: Duration) -> Self {
         let origin = clock.now();
-        let shared = Shared { until: AtomicU64::new(OPEN), ticked: Notify::new(), clock, origin };
+        let shared = PulseState { until: AtomicU64::new(OPEN), ticked: Notify::new(), clock, origin };
         Self { pulse: Pulse { shared: Arc::new(shared) }, counts_for }
     }
 

@@ -21,7 +21,7 @@ impl Call {
 }
 
 /// A caller that waits for its answer.
-struct Waiting {
+struct PendingCall {
     call: Call,
     answer: Box<dyn FnOnce(Reply) + Send>,
 }
@@ -29,7 +29,7 @@ struct Waiting {
 /// All callers that wait.
 #[derive(Default)]
 pub(super) struct Calls {
-    waiting: BTreeMap<u64, Waiting>,
+    waiting: BTreeMap<u64, PendingCall>,
     latency: BTreeMap<LevelName, Latency>,
     last_id: u64,
 }
@@ -43,12 +43,12 @@ impl Calls {
 
     /// Keeps the caller of a request until the machine answers.
     pub(super) fn wait_for(&mut self, id: u64, call: Call, answer: impl FnOnce(Reply) + Send + 'static) {
-        self.waiting.insert(id, Waiting { call, answer: Box::new(answer) });
+        self.waiting.insert(id, PendingCall { call, answer: Box::new(answer) });
     }
 
     /// Answers the caller of a request.
     pub(super) fn on_reply(&mut self, id: u64, reply: Reply) {
-        if let Some(Waiting { call, answer }) = self.waiting.remove(&id) {
+        if let Some(PendingCall { call, answer }) = self.waiting.remove(&id) {
             self.latency.entry(call.level).or_default().observe(call.at.elapsed());
             answer(reply);
         }

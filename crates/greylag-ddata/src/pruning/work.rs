@@ -8,7 +8,7 @@ use crate::api::key::KeyId;
 #[derive(Debug)]
 pub(crate) struct Work {
     pub(crate) removed: ReplicaId,
-    pub(crate) phase: Phase,
+    pub(crate) phase: PruningStep,
     /// The last entry examined.
     pub(crate) after: Option<KeyId>,
     /// The number of performed entries.
@@ -17,13 +17,13 @@ pub(crate) struct Work {
 
 /// First all entries are scanned for the numbers to reserve one range for; then they are performed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum PruningStep {
     Scan { numbers: Option<(u64, u64)> },
     Perform,
 }
 
 impl Work {
     pub(crate) fn new(removed: ReplicaId) -> Self {
-        Self { removed, phase: Phase::Scan { numbers: None }, after: None, performed: 0 }
+        Self { removed, phase: PruningStep::Scan { numbers: None }, after: None, performed: 0 }
     }
 }

@@ -56,7 +56,7 @@ impl StoreImage {
 }
 
 #[derive(Debug, Default)]
-struct Place {
+struct MemoryDisk {
     durable: StoreImage,
     appended: Vec<StoreOp>,
     aside: Vec<StoreImage>,
@@ -70,7 +70,7 @@ static HANDLES: AtomicU64 = AtomicU64::new(1);
 /// without being closed stands for a process that crashed.
 #[derive(Debug)]
 pub struct MemoryStore {
-    place: Arc<Mutex<Place>>,
+    place: Arc<Mutex<MemoryDisk>>,
     handle: u64,
 }
 
@@ -90,12 +90,12 @@ impl MemoryStore {
         edit(&mut self.lock().durable);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Place> {
+    fn lock(&self) -> MutexGuard<'_, MemoryDisk> {
         // Ignore poisoning: no code panics half-way through a change.
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn open(&self) -> Result<MutexGuard<'_, Place>, StoreError> {
+    fn open(&self) -> Result<MutexGuard<'_, MemoryDisk>, StoreError> {
         let mut place = self.lock();
         if *place.open_by.get_or_insert(self.handle) == self.handle {
             Ok(place)

@@ -39,7 +39,7 @@ pub(crate) enum Waiter {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct PendingRequest {
     key: KeyId,
     waiter: Waiter,
     /// Whether the entry was stored on account of this request: a failure is then final. Other requests first get a
@@ -69,7 +69,7 @@ struct Flight {
     /// The replicator's own times, starts and removed set as the batch stores them; `None` if it stores none.
     meta: Option<StoreMeta>,
     meta_goes_first: bool,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingRequest>,
 }
 
 /// The requests to answer after a store request, by its outcome for them.
@@ -113,7 +113,7 @@ pub(crate) struct Storing {
     is_on: bool,
     tickets: u64,
     changes: BTreeMap<KeyId, Change>,
-    waiting: Vec<Waiting>,
+    waiting: Vec<PendingRequest>,
     /// Entries with unreadable records, which are to be moved aside.
     asides: Vec<KeyId>,
     pub(crate) meta_is_due: bool,
@@ -222,7 +222,7 @@ impl Storing {
         if !self.acknowledges_flushed {
             return false;
         }
-        let mut waiting = Waiting { key: key.clone(), waiter, on_own_account: changed_it };
+        let mut waiting = PendingRequest { key: key.clone(), waiter, on_own_account: changed_it };
         if self.failed.contains(key) {
             self.gather(key, None);
             waiting.on_own_account = true;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use greylag_persistence::StoreReturns;
+use greylag_postgres::DatabaseError;
 
 use super::session::lock;
 
@@ -26,7 +27,7 @@ pub(crate) struct Availability {
 struct Tries {
     /// Failures since the last success.
     failures: u32,
-    last_error: Option<String>,
+    last_error: Option<DatabaseError>,
     next_try_at: Option<Instant>,
     closed: bool,
 }
@@ -56,18 +57,18 @@ impl Availability {
     }
 
     /// Notes a try that failed at `now`, and puts off the next one.
-    pub(crate) fn on_failed(&self, now: Instant, error: &str) {
+    pub(crate) fn on_failed(&self, now: Instant, error: &DatabaseError) {
         let mut tries = lock(&self.tries);
         if tries.failures == 0 {
             tracing::warn!(
                 journal = self.journal,
-                error,
+                error = error.text(),
                 "the journal database cannot be reached; connecting is retried until it answers"
             );
         }
         let wait = self.min_backoff.saturating_mul(1 << tries.failures.min(20)).min(self.max_backoff);
         tries.failures = tries.failures.saturating_add(1);
-        tries.last_error = Some(error.to_owned());
+        tries.last_error = Some(error.clone());
         tries.next_try_at = Some(now + wait);
     }
 
@@ -86,7 +87,7 @@ impl Availability {
     }
 
     /// Error of the last try to connect, if it failed.
-    pub(crate) fn last_error(&self) -> Option<String> {
+    pub(crate) fn last_error(&self) -> Option<DatabaseError> {
         lock(&self.tries).last_error.clone()
     }
 
@@ -118,16 +119,16 @@ mod tests {
     fn waits_double_up_to_the_longest_and_a_success_ends_them() {
         let millis = Duration::from_millis;
         let availability = Availability::new("journal".to_owned(), millis(50), millis(150));
-        let now = Instant::now();
+        let (now, refused) = (Instant::now(), DatabaseError::from("refused"));
         assert_eq!((availability.next_try_at(), availability.last_error()), (None, None));
         for wait in [50, 100, 150, 150] {
-            availability.on_failed(now, "refused");
+            availability.on_failed(now, &refused);
             assert_eq!(availability.next_try_at(), Some(now + millis(wait)));
         }
-        assert_eq!(availability.last_error().as_deref(), Some("refused"));
+        assert_eq!(availability.last_error(), Some(refused.clone()));
         availability.on_connected();
         assert_eq!((availability.next_try_at(), availability.last_error()), (None, None));
-        availability.on_failed(now, "refused");
+        availability.on_failed(now, &refused);
         assert_eq!(availability.next_try_at(), Some(now + millis(50)));
     }
 

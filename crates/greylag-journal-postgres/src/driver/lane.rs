@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use greylag_persistence::{AppendError, Appended, Head, PersistenceId, StoredEvent, Timestamp, WriterUuid};
-use greylag_postgres::{Failure, told};
+use greylag_postgres::{DatabaseError, Failure, told};
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 use tokio::time::MissedTickBehavior;
 
@@ -58,7 +58,7 @@ struct Driver {
     session: Option<Arc<Session>>,
     appends: HashMap<AppendNo, PendingAppend>,
     turns: BTreeMap<TurnNo, oneshot::Sender<()>>,
-    connecting: FuturesUnordered<BoxFuture<'static, Result<Arc<Session>, String>>>,
+    connecting: FuturesUnordered<BoxFuture<'static, Result<Arc<Session>, DatabaseError>>>,
     /// Statements under way on the present connection; dropped with it.
     statements: FuturesUnordered<BoxFuture<'static, Input>>,
     next_no: u64,
@@ -232,14 +232,14 @@ impl Driver {
                 self.statements.push(Box::pin(start(session)));
             }
             None => {
-                let outcome = Err(Failure::NotSent("the connection ended".to_owned()));
+                let outcome = Err(Failure::NotSent("the connection ended".into()));
                 let input = Input::Executed { statement, outcome };
                 self.statements.push(Box::pin(std::future::ready(input)));
             }
         }
     }
 
-    fn connected(&mut self, made: Result<Arc<Session>, String>) -> Input {
+    fn connected(&mut self, made: Result<Arc<Session>, DatabaseError>) -> Input {
         match made {
             Ok(session) => {
                 self.session = Some(session);
@@ -253,7 +253,7 @@ impl Driver {
     /// Reports a connection that ended while no statement used it, so that a new one is made before the next statement.
     fn check_connection(&self) -> Option<Input> {
         let ended = self.session.as_ref().is_some_and(|session| session.client.is_closed());
-        ended.then(|| Input::Lost("the connection ended".to_owned()))
+        ended.then(|| Input::Lost("the connection ended".into()))
     }
 }
 
@@ -268,7 +268,7 @@ async fn execute(
     appends: Vec<Arc<[StoredEvent]>>,
 ) -> Input {
     let sent_at = Instant::now();
-    let outcome = insert(&session, &appends).await.map_err(|error| Failure::of(&error));
+    let outcome = insert(&session, &appends).await.map_err(Failure::of);
     counters.executed(appends.len(), sent_at.elapsed(), outcome.is_ok());
     let outcome = outcome.and_then(|row| {
         let read = stored(appends.len(), &row).and_then(|stored| Ok((stored, clock_lag(row.try_get(2))?)));
@@ -298,7 +298,9 @@ fn clock_lag(micros: Result<i64, tokio_postgres::Error>) -> Result<Duration, Unr
 
 /// The failure for an answer that cannot be decoded: the statement was done, but as good as unanswered.
 fn unreadable(what: &str) -> Failure {
-    Failure::Unanswered(format!("{what} cannot be decoded; check that the tables are those that the crate docs show"))
+    Failure::Unanswered(
+        format!("{what} cannot be decoded; check that the tables are those that the crate docs show").into(),
+    )
 }
 
 async fn insert(
@@ -319,10 +321,13 @@ async fn look_up(session: Arc<Session>, statement: StatementNo, appends: Vec<Arc
         let statement = session.prepare(LOOK_UP).await?;
         session.client.query(&statement, &[&ids, &numbers]).await
     };
-    let outcome = asked.await.map_err(|error| match Failure::of(&error) {
-        // A look-up changes nothing, so an unanswered one counts as not sent.
-        Failure::Unanswered(_) => Failure::NotSent(told(&error)),
-        failure => failure,
+    let outcome = asked.await.map_err(|error| {
+        let text = told(&error);
+        match Failure::of(error) {
+            // A look-up changes nothing, so an unanswered one counts as not sent.
+            Failure::Unanswered(error) => Failure::NotSent(error.with_text(text)),
+            failure => failure,
+        }
     });
     // A head that cannot be decoded is left out, so that the others are used.
     let outcome = outcome.map(|rows| rows.iter().filter_map(|row| found(row).ok()).collect());

@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use greylag_postgres::Database;
+use greylag_postgres::{Database, DatabaseError};
 use tokio_postgres::Client;
 
 use super::availability::Availability;
@@ -69,7 +69,7 @@ impl Link {
     }
 
     /// Reserves the journal for this process; otherwise answers which connections use it.
-    pub(crate) async fn reserve(&self) -> Result<Option<String>, String> {
+    pub(crate) async fn reserve(&self) -> Result<Option<String>, DatabaseError> {
         let session = self.connect(Purpose::Primary).await?;
         Ok(match Reservation::take(session, self.opener.schema(), self.connect_timeout).await? {
             Ok(reservation) => {
@@ -81,14 +81,14 @@ impl Link {
     }
 
     /// Ok while no other process can use the journal.
-    pub(crate) async fn reserved(&self) -> Result<(), String> {
+    pub(crate) async fn reserved(&self) -> Result<(), DatabaseError> {
         let reservation = lock(&self.reservation).clone();
         match reservation {
             Some(reservation) => {
                 let held = tokio::time::timeout(self.connect_timeout, reservation.check()).await;
-                held.unwrap_or_else(|_| Err("the connection that reserved it does not answer".to_owned()))
+                held.unwrap_or_else(|_| Err("the connection that reserved it does not answer".into()))
             }
-            None => Err("it was not opened for this process alone".to_owned()),
+            None => Err("it was not opened for this process alone".into()),
         }
     }
 
@@ -98,13 +98,13 @@ impl Link {
 
     /// Tries once to connect, after the wait of the back-off. The error has advice. A server that does not fit the
     /// purpose counts as unreachable.
-    pub(crate) async fn connect(&self, purpose: Purpose) -> Result<Arc<Session>, String> {
+    pub(crate) async fn connect(&self, purpose: Purpose) -> Result<Arc<Session>, DatabaseError> {
         let mut migrated = self.migrated.lock().await;
         if let Some(at) = self.availability.next_try_at() {
             tokio::time::sleep_until(at.into()).await;
         }
         if self.is_closed() {
-            return Err("the journal is closed".to_owned());
+            return Err("the journal is closed".into());
         }
         let connecting = tokio::time::timeout(self.connect_timeout, self.opener.open(purpose));
         let session = connecting.await.unwrap_or_else(|_| Err(not_connected_within(self.connect_timeout)));
@@ -126,13 +126,13 @@ impl Link {
     }
 
     /// Migrates the schema, within `migration_timeout`.
-    async fn migrate_schema(&self, client: &Client) -> Result<(), String> {
+    async fn migrate_schema(&self, client: &Client) -> Result<(), DatabaseError> {
         let limit = self.migration_timeout;
         let migrating = schema::migrate(client, self.opener.schema(), self.migrate);
         match tokio::time::timeout(limit, migrating).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(error)) => Err(error.advice()),
-            Err(_) => Err(format!("its schema was not checked and migrated within {limit:?}")),
+            Ok(Err(error)) => Err(error.advised()),
+            Err(_) => Err(format!("its schema was not checked and migrated within {limit:?}").into()),
         }
     }
 }

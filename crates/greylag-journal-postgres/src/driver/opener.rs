@@ -4,7 +4,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use greylag_postgres::{Database, advised};
+use greylag_postgres::{Database, DatabaseError};
 use tokio_postgres::Client;
 
 use super::reservation;
@@ -74,9 +74,8 @@ impl SessionOpener {
     }
 
     /// Connects, and sets the connection up. The error has advice. A server that does not fit the purpose is an error.
-    pub(crate) async fn open(&self, purpose: Purpose) -> Result<Session, String> {
-        let (client, connection_task) =
-            self.database.connect("journal database").await.map_err(|error| not_connected(&error))?;
+    pub(crate) async fn open(&self, purpose: Purpose) -> Result<Session, DatabaseError> {
+        let (client, connection_task) = self.database.connect("journal database").await.map_err(not_connected)?;
         let no = self.opened.fetch_add(1, Ordering::Relaxed);
         let clock_row = format!("{:016x}/{no}", self.process);
         let session = Session::new(client, connection_task, clock_row, self.max_clock_lag);
@@ -86,7 +85,7 @@ impl SessionOpener {
             "SET synchronous_commit = on; SET search_path TO {path}; SET statement_timeout = {limit}; \
              SET client_min_messages = warning"
         );
-        session.client.batch_execute(&setup).await.map_err(|error| advised(&error))?;
+        session.client.batch_execute(&setup).await.map_err(DatabaseError::advised)?;
         if self.access == Access::Shared {
             reservation::lock_shared(&session.client, &self.schema).await?;
         }
@@ -102,7 +101,7 @@ impl SessionOpener {
 
 /// Makes the statements of a lane use indexes: they are planned once, perhaps while tables are small, and a plan that
 /// reads a whole small table must not stay when the table is large.
-async fn plan_for_large_tables(client: &Client) -> Result<(), String> {
+async fn plan_for_large_tables(client: &Client) -> Result<(), DatabaseError> {
     for setting in ["SET enable_seqscan = off", "SET plan_cache_mode = force_generic_plan"] {
         if_supported(client.batch_execute(setting).await)?;
     }
@@ -111,19 +110,19 @@ async fn plan_for_large_tables(client: &Client) -> Result<(), String> {
 
 /// Refuses a standby. A standby takes connections and answers reads, perhaps stale ones; if only a failed write told
 /// that it is one, lanes would try it again without a pause.
-async fn refuse_standby(client: &Client) -> Result<(), String> {
+async fn refuse_standby(client: &Client) -> Result<(), DatabaseError> {
     let answer = client.query_one("SELECT current_setting('transaction_read_only') = 'on'", &[]).await;
     match if_supported(answer)?.and_then(|row| row.try_get(0).ok()) {
-        Some(true) => Err(NOT_PRIMARY.to_owned()),
+        Some(true) => Err(NOT_PRIMARY.into()),
         _ => Ok(()),
     }
 }
 
 /// `None` if the server refuses the statement: a PostgreSQL-compatible database may not know it.
-pub(super) fn if_supported<T>(answer: Result<T, tokio_postgres::Error>) -> Result<Option<T>, String> {
+pub(super) fn if_supported<T>(answer: Result<T, tokio_postgres::Error>) -> Result<Option<T>, DatabaseError> {
     match answer {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.code().is_some() => Ok(None),
-        Err(error) => Err(advised(&error)),
+        Err(error) => Err(DatabaseError::advised(error)),
     }
 }

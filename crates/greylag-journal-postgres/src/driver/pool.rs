@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use deadpool::managed::{self, Manager, Metrics, Object, PoolError, RecycleError, RecycleResult};
 use greylag_persistence::StoreFailure;
-use greylag_postgres::Failure;
+use greylag_postgres::{DatabaseError, Failure};
 use tokio::time::timeout_at;
 
 use crate::driver::link::Link;
@@ -21,13 +21,13 @@ struct SessionManager(Arc<Link>, Purpose);
 
 impl Manager for SessionManager {
     type Type = Arc<Session>;
-    type Error = String;
+    type Error = DatabaseError;
 
-    async fn create(&self) -> Result<Arc<Session>, String> {
+    async fn create(&self) -> Result<Arc<Session>, DatabaseError> {
         self.0.connect(self.1).await
     }
 
-    async fn recycle(&self, session: &mut Arc<Session>, _: &Metrics) -> RecycleResult<String> {
+    async fn recycle(&self, session: &mut Arc<Session>, _: &Metrics) -> RecycleResult<DatabaseError> {
         if session.client.is_closed() { Err(RecycleError::message("the connection ended")) } else { Ok(()) }
     }
 }
@@ -49,7 +49,7 @@ impl Pool {
     }
 
     /// Runs a call on one connection, and gives the connection back. A call whose connection broke, or that was rolled
-    /// back, is made again until `within` has passed, so it must be idempotent. The error has the text of the last
+    /// back, is made again until `within` has passed, so it must be idempotent. The error has the last
     /// failure, and advice.
     pub(crate) async fn call<T, F>(&self, within: Duration, call: impl Fn(Arc<Session>) -> F) -> Result<T, Failed>
     where
@@ -72,10 +72,10 @@ impl Pool {
         loop {
             let mut borrowed = match timeout_at(deadline.into(), self.sessions.get()).await {
                 Ok(Ok(session)) => Borrowed { session: Some(session), is_reusable: false },
-                Ok(Err(PoolError::Closed)) => return Err(self.failed("the journal is closed", maybe_done)),
+                Ok(Err(PoolError::Closed)) => return Err(self.failed("the journal is closed".into(), maybe_done)),
                 // No pause here: the link waits before its next try.
                 Ok(Err(error)) => {
-                    last = Some(error_text(error));
+                    last = Some(not_given(error));
                     if Instant::now() < deadline && !self.link.is_closed() {
                         continue;
                     }
@@ -96,19 +96,26 @@ impl Pool {
                     borrowed.is_reusable = true;
                     return Ok(Called { value, maybe_done });
                 }
-                Ok(Err(error)) => Failure::of(&error),
-                Err(_) => Failure::Unanswered(format!("no answer within {:?}", self.statement_timeout.min(within))),
+                Ok(Err(error)) => Failure::of(error),
+                Err(_) => {
+                    let limit = self.statement_timeout.min(within);
+                    Failure::Unanswered(format!("no answer within {limit:?}").into())
+                }
             };
             maybe_done |= matches!(failure, Failure::Unanswered(_));
             borrowed.is_reusable = !failure.ends_connection();
             drop(borrowed);
             if !failure.may_pass() {
-                let storage_low = matches!(failure, Failure::StorageLow(_));
-                let mut failed = self.failed(failure.words(), maybe_done);
-                (failed.storage_low, failed.cause.is_answer) = (storage_low, storage_low);
-                return Err(failed);
+                let error = failure.error().clone();
+                return Err(match failure {
+                    Failure::StorageLow(_) => {
+                        let cause = StoreFailure::refusal(&self.link.name, error);
+                        Failed { cause, maybe_done, storage_low: true }
+                    }
+                    _ => self.failed(error, maybe_done),
+                });
             }
-            last = Some(failure.words().to_owned());
+            last = Some(failure.error().clone());
             if Instant::now() + RETRY_WAIT >= deadline {
                 return Err(self.timed_out(within, last, maybe_done));
             }
@@ -121,12 +128,12 @@ impl Pool {
         self.sessions.close();
     }
 
-    fn timed_out(&self, within: Duration, last: Option<String>, maybe_done: bool) -> Failed {
-        let last = last.unwrap_or_else(|| "all connections of its pool are busy; raise the pool's size".to_owned());
-        self.failed(&format!("no answer within {within:?}; last: {last}"), maybe_done)
+    fn timed_out(&self, within: Duration, last: Option<DatabaseError>, maybe_done: bool) -> Failed {
+        let last = last.unwrap_or_else(|| "all connections of its pool are busy; raise the pool's size".into());
+        self.failed(last.with_text(format!("no answer within {within:?}; last: {last}")), maybe_done)
     }
 
-    fn failed(&self, cause: &str, maybe_done: bool) -> Failed {
+    fn failed(&self, cause: DatabaseError, maybe_done: bool) -> Failed {
         Failed { cause: StoreFailure::new(&self.link.name, cause), maybe_done, storage_low: false }
     }
 }
@@ -170,9 +177,10 @@ pub(crate) struct Failed {
     pub(crate) storage_low: bool,
 }
 
-fn error_text(error: PoolError<String>) -> String {
+/// Why the pool gave no connection.
+fn not_given(error: PoolError<DatabaseError>) -> DatabaseError {
     match error {
-        PoolError::Backend(text) => text,
-        other => other.to_string(),
+        PoolError::Backend(error) => error,
+        other => other.to_string().into(),
     }
 }

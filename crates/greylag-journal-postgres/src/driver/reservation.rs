@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use greylag_postgres::advised;
+use greylag_postgres::DatabaseError;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
@@ -35,25 +35,26 @@ async fn query_text(client: &Client, sql: &str) -> Result<Option<String>, tokio_
 }
 
 /// Whether the lock was taken; always true on a database without advisory locks.
-async fn lock(client: &Client, function: &str, schema: &str) -> Result<bool, String> {
+async fn lock(client: &Client, function: &str, schema: &str) -> Result<bool, DatabaseError> {
     let given = query_text(client, &format!("SELECT {function}({LOCK_CLASS}, {})", lock_object(schema))).await;
     let unknown = [SqlState::FEATURE_NOT_SUPPORTED, SqlState::UNDEFINED_FUNCTION];
     match given {
         Ok(given) => Ok(given.as_deref() == Some("t")),
         Err(error) if error.code().is_some_and(|code| unknown.contains(code)) => Ok(true),
-        Err(error) => Err(advised(&error)),
+        Err(error) => Err(DatabaseError::advised(error)),
     }
 }
 
 /// Takes the lock shared, for a connection of an ordinary journal.
-pub(crate) async fn lock_shared(client: &Client, schema: &str) -> Result<(), String> {
+pub(crate) async fn lock_shared(client: &Client, schema: &str) -> Result<(), DatabaseError> {
     if lock(client, "pg_try_advisory_lock_shared", schema).await? {
         return Ok(());
     }
     Err(format!(
         "schema {schema:?} is being copied or verified, and no other process may use it meanwhile; wait until that \
          ends, or look in pg_locks for the connection that holds an advisory lock"
-    ))
+    )
+    .into())
 }
 
 /// The exclusive lock, held as long as its connection lives.
@@ -65,7 +66,7 @@ impl Reservation {
         session: Arc<Session>,
         schema: &str,
         within: Duration,
-    ) -> Result<Result<Self, String>, String> {
+    ) -> Result<Result<Self, String>, DatabaseError> {
         let deadline = Instant::now() + within;
         while !lock(&session.client, "pg_try_advisory_lock", schema).await? {
             if Instant::now() + RETRY_WAIT >= deadline {
@@ -77,9 +78,12 @@ impl Reservation {
     }
 
     /// Ok while the connection lives, and with it the lock.
-    pub(crate) async fn check(&self) -> Result<(), String> {
+    pub(crate) async fn check(&self) -> Result<(), DatabaseError> {
         let answer = query_text(&self.0.client, "SELECT 1").await;
-        answer.map(drop).map_err(|error| format!("the connection that reserved it broke: {}", advised(&error)))
+        answer.map(drop).map_err(|error| {
+            let error = DatabaseError::advised(error);
+            error.with_text(format!("the connection that reserved it broke: {error}"))
+        })
     }
 
     /// Releases the lock before the connection ends, so that the next process need not wait.

@@ -17,7 +17,7 @@ use crate::driver::pool::Failed;
 use crate::schema::quoted;
 use crate::sql::rows::{self, Micros, Unreadable};
 use crate::sql::statements::{CLAIM_SLICES, FORGET_OFFSETS, LOAD_OFFSETS, OWNERS, RESET_OFFSETS, SAVE_OFFSETS};
-use greylag_postgres::told;
+use greylag_postgres::DatabaseError;
 
 const CAPS: OffsetCaps = OffsetCaps { scope: Scope::Shared, kind: OffsetKind::Timestamp };
 
@@ -124,7 +124,8 @@ impl PostgresOffsets {
         processed: &[Processed],
     ) -> Result<(), OffsetError> {
         let (columns, fence) = (Columns::new(processed)?, Fence::of(owned, processed)?);
-        let failed = |error: tokio_postgres::Error| OffsetError::Unavailable(self.backend.failure(told(&error)));
+        let failed =
+            |error: tokio_postgres::Error| OffsetError::Unavailable(self.backend.failure(DatabaseError::told(error)));
         let Columns { slices, ids, numbers, times } = &columns;
         let values: [&(dyn ToSql + Sync); 7] =
             [&owned.projection, &fence.slices, &fence.epochs, slices, ids, numbers, times];

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use greylag_persistence::{
-    ChangesOf, CloseError, EncodedValue, Health, Offset, OffsetKind, PersistenceId, QueryError, ReadError, Revision,
-    Scope, StateCaps, StateChange, StateHead, StateRejectReason, StateStore, StateWrite, StateWriteError, StoreReturns,
-    StoredState, Timestamp, Verdict,
+    BoxError, ChangesOf, CloseError, EncodedValue, Health, Offset, OffsetKind, PersistenceId, QueryError, ReadError,
+    Revision, Scope, StateCaps, StateChange, StateHead, StateRejectReason, StateStore, StateWrite, StateWriteError,
+    StoreReturns, StoredState, Timestamp, Verdict,
 };
 
 use crate::backend::Backend;
@@ -60,12 +60,10 @@ impl PostgresStates {
         }
         // The stored head tells why this try was not stored, or that an earlier try was.
         let found = self.head(&write.id).await;
-        let current =
-            found.map_err(|cause| {
-                StateWriteError::Unknown(self.backend.failure(format!(
-                    "not stored by this try; whether an earlier try stored it cannot be read: {cause}"
-                )))
-            })?;
+        let current = found.map_err(|cause| {
+            let text = format!("not stored by this try; whether an earlier try stored it cannot be read: {cause}");
+            StateWriteError::Unknown(self.backend.failure(cause).with_text(text))
+        })?;
         match current.judge(&write, row.crc32c) {
             Verdict::Repeat => Ok(()),
             // A later revision hides whether this write was stored.
@@ -158,14 +156,14 @@ impl PostgresStates {
         stored.await
     }
 
-    async fn head(&self, id: &PersistenceId) -> Result<StateHead, String> {
+    async fn head(&self, id: &PersistenceId) -> Result<StateHead, BoxError> {
         let text = id.as_str();
         let found = self.backend.write.call(self.backend.settings.call_timeout, |session| async move {
             let statement = session.prepare(GET_STATE).await?;
             session.client.query_opt(&statement, &[&text]).await
         });
-        let found = found.await.map_err(|failed| failed.cause.to_string())?;
-        let unreadable = |Unreadable| format!("the row of {id} cannot be read; verify the journal");
+        let found = found.await.map_err(|failed| failed.cause)?;
+        let unreadable = |Unreadable| format!("the row of {id} cannot be read; verify the journal").into();
         found.map_or(Ok(StateHead::default()), |row| rows::state_head(&row).map_err(unreadable))
     }
 }
@@ -174,7 +172,7 @@ impl PostgresStates {
 fn not_written(Failed { cause, maybe_done, storage_low }: Failed) -> StateWriteError {
     match (maybe_done, storage_low) {
         (true, _) => StateWriteError::Unknown(cause),
-        (false, true) => StateWriteError::Rejected(StateRejectReason::StorageLow(cause.cause)),
+        (false, true) => StateWriteError::Rejected(StateRejectReason::StorageLow(cause.text())),
         (false, false) => StateWriteError::NotStored(cause),
     }
 }

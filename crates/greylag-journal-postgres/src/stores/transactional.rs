@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use greylag_persistence::{BoxError, Envelope, HandleError, OffsetError, OwnedSlices, Processed, TransactionalHandler};
-use greylag_postgres::Failure;
+use greylag_postgres::{DatabaseError, Failure};
 use tokio_postgres::{Client, Transaction};
 
 use crate::driver::session::Session;
@@ -80,7 +80,7 @@ impl<H: PostgresHandler> Transactional<H> {
         Self { offsets, handler, session: None }
     }
 
-    fn unavailable(&self, cause: impl ToString) -> HandleError {
+    fn unavailable(&self, cause: impl Into<BoxError>) -> HandleError {
         HandleError::Offsets(OffsetError::Unavailable(self.offsets.backend().failure(cause)))
     }
 
@@ -111,7 +111,12 @@ impl<H: PostgresHandler> TransactionalHandler for Transactional<H> {
             let rolled_back = tokio::time::timeout(within, transaction.rollback()).await;
             self.session = Some(session).filter(|_| matches!(rolled_back, Ok(Ok(()))));
             let cause = with_causes(&*error);
-            return Err(if is_unavailable { self.unavailable(cause) } else { HandleError::Handler(cause) });
+            return Err(if is_unavailable {
+                let failure = self.offsets.backend().failure(error).with_text(cause);
+                HandleError::Offsets(OffsetError::Unavailable(failure))
+            } else {
+                HandleError::Handler(cause)
+            });
         }
         let saving = self.offsets.save_within(&transaction, owned, processed);
         match tokio::time::timeout(within, saving).await {
@@ -132,9 +137,10 @@ impl<H: PostgresHandler> TransactionalHandler for Transactional<H> {
 }
 
 /// Begins a transaction within a limit: the connection may have been idle for long, and its server be gone silently.
-async fn begin(client: &mut Client, within: Duration) -> Result<Transaction<'_>, String> {
+async fn begin(client: &mut Client, within: Duration) -> Result<Transaction<'_>, DatabaseError> {
     let begun = tokio::time::timeout(within, client.transaction()).await;
-    begun.map_err(|_| format!("no transaction was begun within {within:?}"))?.map_err(|error| with_causes(&error))
+    let begun = begun.map_err(|_| format!("no transaction was begun within {within:?}"))?;
+    begun.map_err(|error| DatabaseError::new(with_causes(&error), error))
 }
 
 /// Whether the handler failed by an error of the database that the next try may not meet.
@@ -143,19 +149,22 @@ fn is_transient(error: &BoxError) -> bool {
     while let Some(error) = source {
         if let Some(error) = error.downcast_ref::<tokio_postgres::Error>() {
             // An error without a code comes from the client library, most likely a value that does not fit its column.
-            return error.code().is_some() && Failure::of(error).may_pass();
+            return error.code().is_some_and(Failure::may_pass_after);
         }
         source = error.source();
     }
     false
 }
 
-/// An error's text with all its causes.
+/// An error's text with all its causes, each of them once.
 fn with_causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {
-        text = format!("{text}: {error}");
+        let cause = error.to_string();
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
         source = error.source();
     }
     text

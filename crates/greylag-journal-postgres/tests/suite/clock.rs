@@ -167,11 +167,11 @@ fn scenario_70_a_clock_too_far_behind_stores_nothing_and_says_so() {
         bench.clock("- interval '601 s'");
         let refused = writer.append(&bench.journal, &["b"]).await.unwrap_err();
         assert!(
-            matches!(&refused, AppendError::NotStored(cause) if cause.cause.contains("max_clock_lag")),
+            matches!(&refused, AppendError::NotStored(cause) if cause.text().contains("max_clock_lag")),
             "{refused}"
         );
         let refused = upsert(&states, &of_state, Revision::FIRST.next().unwrap()).await.unwrap_err();
-        let named = matches!(&refused, StateWriteError::NotStored(cause) if cause.cause.contains("max_clock_lag"));
+        let named = matches!(&refused, StateWriteError::NotStored(cause) if cause.text().contains("max_clock_lag"));
         assert!(named, "{refused}");
         let refused = upsert(&states, &id("State|2"), Revision::FIRST).await.unwrap_err();
         assert!(matches!(refused, StateWriteError::NotStored(_)), "{refused}");

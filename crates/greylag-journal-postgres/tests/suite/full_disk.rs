@@ -59,7 +59,7 @@ fn child_on_a_small_disk() {
         assert!(is_low, "{refused:?}");
         assert!(stored.len() > 50, "only {} appends found room in 8 MiB", stored.len());
         let refused = journal.snapshots().save(large_snapshot(&writer)).await;
-        assert!(matches!(&refused, Err(SnapshotError::Unavailable(failure)) if failure.is_answer), "{refused:?}");
+        assert!(matches!(&refused, Err(SnapshotError::Unavailable(failure)) if failure.is_answer()), "{refused:?}");
         let read = async |writer: &Writer| payloads(&read_all(&journal, &writer.id).await);
         assert!(read(&writer).await == stored, "what was acknowledged is read while the disk is full");
         // On a full disk the server stops as in a crash, and cannot recover before there is room.

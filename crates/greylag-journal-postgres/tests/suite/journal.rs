@@ -142,7 +142,7 @@ fn health_follows_the_server_without_calls() {
         let impatient = PostgresJournal::lazy(&config, short).unwrap();
         let error = impatient.head(&id("a|1")).await.unwrap_err();
         assert!(
-            matches!(&error, ReadError::Unavailable(failure) if failure.cause.contains("within 300ms")),
+            matches!(&error, ReadError::Unavailable(failure) if failure.text().contains("within 300ms")),
             "{error:?}"
         );
         server.restart().unwrap();

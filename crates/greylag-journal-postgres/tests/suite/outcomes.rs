@@ -1,5 +1,6 @@
 //! Every outcome of the table in persistence §4.4, and scenarios 61 to 65 and 69, on a real server.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,17 @@ use greylag_testkit::postgres::Postgres;
 async fn behind(proxy: &Proxy, server: &Postgres, append_timeout: Duration) -> PostgresJournal {
     let settings = PostgresJournalSettings { append_timeout, ..settings() };
     PostgresJournal::open(&config_at(server, proxy.port), settings).await.unwrap()
+}
+
+/// The sources of an error, from the outermost on.
+fn sources(error: &dyn Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(error.source(), |&source| source.source())
+}
+
+/// The code of the server's error that led to `error`.
+fn code_of(error: &dyn Error) -> Option<String> {
+    let mut found = sources(error).filter_map(|source| source.downcast_ref::<tokio_postgres::Error>()?.code());
+    found.next().map(|code| code.code().to_owned())
 }
 
 fn generation(seq: u64) -> Generation {
@@ -92,7 +104,8 @@ fn scenario_61_a_refusal_at_a_first_try_is_certain() {
         assert!(is_low, "{low:?}");
         at_inserts(&server, 1, &raise("42501"));
         let refused = writer.append(&journal, &["x"]).await.unwrap_err();
-        assert!(matches!(&refused, AppendError::NotStored(failure) if failure.cause.contains("42501")), "{refused:?}");
+        assert!(matches!(&refused, AppendError::NotStored(failure) if failure.text().contains("42501")), "{refused:?}");
+        assert_eq!(code_of(&refused).as_deref(), Some("42501"), "it keeps the server's error");
         at_inserts(&server, 1, &raise("XX000"));
         assert!(matches!(writer.append(&journal, &["x"]).await, Err(AppendError::NotStored(_))));
         writer.append(&journal, &["x"]).await.unwrap();
@@ -140,7 +153,7 @@ fn scenario_61_a_lost_server_leaves_unknown_or_not_stored() {
         // The state is set for good, since a last try may still be under way when the append is answered.
         refuse(&server, "y", "57P01");
         let unknown = writer.append(&journal, &["y"]).await.unwrap_err();
-        assert!(matches!(&unknown, AppendError::Unknown(failure) if failure.cause.contains("57P01")), "{unknown:?}");
+        assert!(matches!(&unknown, AppendError::Unknown(failure) if failure.text().contains("57P01")), "{unknown:?}");
         let mut writer = Writer::claim(&journal, writer.id).await;
         server.stop();
         // An append that never left this process is certainly not stored.
@@ -152,7 +165,8 @@ fn scenario_61_a_lost_server_leaves_unknown_or_not_stored() {
                 error => panic!("{error:?}"),
             }
         };
-        assert!(away.cause.contains("not sent within 2s"), "{away}");
+        assert!(away.text().contains("not sent within 2s"), "{away}");
+        assert!(sources(&away).any(<dyn Error>::is::<tokio_postgres::Error>), "it keeps the last error: {away}");
         assert_ne!(journal.health(), Health::Up);
         server.restart().unwrap();
         let mut writer = Writer::claim(&journal, writer.id).await;

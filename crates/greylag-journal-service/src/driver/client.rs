@@ -43,7 +43,7 @@ impl JournalClient {
     /// protocol version in common, [`ConnectError::Untrusted`] if one end does not trust the other's certificate; and
     /// for invalid settings or files.
     pub async fn connect(address: &str, settings: ClientSettings) -> Result<Self, ConnectError> {
-        settings.check()?;
+        settings.validate()?;
         let tls = match &settings.tls {
             Tls::Files(files) => Some(Arc::new(TlsFiles::of_caller(files.clone())?)),
             Tls::LoopbackOnly | Tls::None => None,

@@ -59,9 +59,9 @@ impl JournalServer {
         served: impl Into<Served>,
         settings: ServerSettings,
     ) -> Result<Self, BindError> {
-        settings.check()?;
+        settings.validate()?;
         let tls = open_tls(&settings.tls, address)?;
-        let failed = |error: std::io::Error| BindError::Listen { address, cause: error.to_string() };
+        let failed = |cause| BindError::Listen { address, cause };
         let listener = tokio::net::TcpListener::bind(address).await.map_err(failed)?;
         let bound = listener.local_addr().map_err(failed)?;
         let (stop, stop_signal) = watch::channel(false);

@@ -193,7 +193,9 @@ pub(super) fn check_version(oldest: u32, newest: u32) -> Result<(), Status> {
 }
 
 /// The error of the server's snapshot half for a failure of transport.
-pub(super) fn unavailable(cause: impl ToString) -> greylag_persistence::SnapshotError {
+pub(super) fn unavailable(
+    cause: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+) -> greylag_persistence::SnapshotError {
     greylag_persistence::SnapshotError::Unavailable(StoreFailure::new("journal service", cause))
 }
 

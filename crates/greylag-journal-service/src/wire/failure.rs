@@ -1,6 +1,8 @@
 //! Failures of calls. One message serves all calls; each call reads the variants that it knows, and takes any other for
 //! an unknown outcome, which is always true.
 
+use std::error::Error;
+
 use greylag_persistence::{
     AdvanceError, AppendError, ClaimError, DeleteError, OffsetError, OwnerEpoch, QueryError, ReadError, RejectReason,
     SeqNr, StateRejectReason, StateWriteError, StoreFailure,
@@ -16,12 +18,16 @@ fn message(failure: Failure) -> proto::Failure {
 }
 
 fn of_store(failure: StoreFailure, kind: fn(String) -> Failure) -> proto::Failure {
-    proto::Failure { failure: Some(kind(failure.cause)), is_answer: failure.is_answer }
+    proto::Failure { failure: Some(kind(failure.text())), is_answer: failure.is_answer() }
 }
 
 /// Decodes a failure; `store` is the client's name for the server.
-pub(super) fn store_failure(is_answer: bool, store: &str, cause: impl ToString) -> StoreFailure {
-    StoreFailure { is_answer, ..StoreFailure::new(store, cause) }
+pub(super) fn store_failure(
+    is_answer: bool,
+    store: &str,
+    cause: impl Into<Box<dyn Error + Send + Sync>>,
+) -> StoreFailure {
+    if is_answer { StoreFailure::refusal(store, cause) } else { StoreFailure::new(store, cause) }
 }
 
 pub(crate) fn from_append_error(error: AppendError) -> proto::Failure {

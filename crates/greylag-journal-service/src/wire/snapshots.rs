@@ -84,13 +84,13 @@ pub(crate) fn new_snapshot(message: proto::Snapshot) -> Decoded<NewSnapshot> {
 
 pub(crate) fn from_snapshot_error(error: SnapshotError) -> proto::SnapshotFailure {
     use proto::snapshot_failure::Failure;
-    let is_answer = matches!(&error, SnapshotError::Unavailable(failure) if failure.is_answer);
+    let is_answer = matches!(&error, SnapshotError::Unavailable(failure) if failure.is_answer());
     let failure = match error {
         SnapshotError::Corrupt(corrupt) => Failure::Corrupt(from_corrupt(&corrupt)),
         SnapshotError::TooLarge { bytes, max } => {
             Failure::TooLarge(proto::TooLarge { bytes: bytes as u64, max: max as u64 })
         }
-        SnapshotError::Unavailable(failure) => Failure::Unavailable(failure.cause),
+        SnapshotError::Unavailable(failure) => Failure::Unavailable(failure.text()),
     };
     proto::SnapshotFailure { failure: Some(failure), is_answer }
 }

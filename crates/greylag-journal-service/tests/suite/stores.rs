@@ -1,5 +1,7 @@
 //! States and offsets through the service: pages that fit into a frame, and limits with errors.
 
+use std::error::Error as _;
+
 use crate::common::{ServedMemory, append, client, event, id};
 use greylag_core::CodecId;
 use greylag_journal_service::{JournalServer, ServerSettings};
@@ -91,9 +93,12 @@ async fn a_store_no_longer_served_is_unavailable() {
     };
     let none = StateRejectReason::Other("this server does not serve durable states".to_owned());
     assert_eq!(written, Err(StateWriteError::Rejected(none)));
-    assert!(
-        matches!(states.get(&id(1)).await, Err(ReadError::Unavailable(why)) if why.cause.contains("not serve durable"))
-    );
+    let unserved = states.get(&id(1)).await.unwrap_err();
+    let ReadError::Unavailable(failure) = &unserved else { panic!("{unserved:?}") };
+    assert!(failure.text().contains("not serve durable"), "{failure}");
+    let texts: Vec<_> =
+        std::iter::successors(unserved.source(), |&source| source.source()).map(ToString::to_string).collect();
+    assert_eq!(texts, [failure.to_string(), failure.text()], "the wire carries text, which is the last source");
     let error = offsets.claim("carts", 0..=0).await.unwrap_err().to_string();
     assert!(error.contains("not serve offsets"), "{error}");
 }

@@ -1,5 +1,6 @@
 //! The open journal behind all handles: asks the committer, and reads.
 
+use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -95,7 +96,7 @@ impl Inner {
         self.max_append_bytes
     }
 
-    pub(super) fn failure(&self, cause: impl ToString) -> StoreFailure {
+    pub(super) fn failure(&self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> StoreFailure {
         StoreFailure::new(&self.name, cause)
     }
 }

@@ -15,7 +15,7 @@ use crate::lookup::{offset_error, unreadable_offsets};
 use crate::reading::Reads;
 use crate::request::{Answer, OffsetChange, Request};
 use crate::rows::keys;
-use crate::rows::offset_row::{Place, SliceOffsets};
+use crate::rows::offset_row::{ProcessedChange, SliceOffsets};
 
 /// The offset store of a [`SledJournal`](crate::SledJournal), in the same directory and group commits.
 ///
@@ -71,10 +71,10 @@ impl OffsetStore for SledOffsets {
     }
 
     async fn save(&self, owned: &OwnedSlices, processed: &[Processed]) -> Result<(), OffsetError> {
-        let mut places: BTreeMap<u16, Vec<Place>> = BTreeMap::new();
+        let mut places: BTreeMap<u16, Vec<ProcessedChange>> = BTreeMap::new();
         for one in processed {
             let (ordinal, is_mark) = (ordinal(one.position)?, one.is_mark());
-            let place = Place { id: one.id.clone(), seq_nr: one.seq_nr, ordinal, is_mark };
+            let place = ProcessedChange { id: one.id.clone(), seq_nr: one.seq_nr, ordinal, is_mark };
             places.entry(one.id.slice()).or_default().push(place);
         }
         self.change(owned, OffsetChange::Save(places)).await
@@ -108,7 +108,7 @@ fn load(reads: &Reads<'_>, projection: &str, slices: &RangeInclusive<u16>) -> Re
         let (key, stored) = record.map_err(|error| offset_error(reads.name(), projection, error))?;
         let Some(durable) = reads.undurable().durable_row(&key).unwrap_or(Some(stored)) else { continue };
         let row = SliceOffsets::decode(durable).ok_or_else(|| unreadable_offsets(projection))?;
-        loaded.extend(row.places().cloned().map(Place::processed));
+        loaded.extend(row.places().cloned().map(ProcessedChange::processed));
     }
     loaded.sort_by(|left, right| (left.position, &left.id).cmp(&(right.position, &right.id)));
     Ok(loaded)

@@ -13,7 +13,7 @@ use super::findings::Verification;
 use super::survey::Found;
 use super::verify::look_beside;
 use crate::rows::keys::hex;
-use crate::rows::offset_row::Place;
+use crate::rows::offset_row::ProcessedChange;
 
 /// Writes one object a line: `id`, `event`, `snapshot`, `state`, `offsets`, and `damage` for what cannot be
 /// read. Payloads and values of metadata are hexadecimal, timestamps are microseconds since 1970. Works on a copy, as
@@ -95,7 +95,7 @@ pub(super) fn line(thing: &Found<'_>) -> Value {
             }})
         }
         Found::Offsets { projection, slice, row } => {
-            let place = |place: &Place| json!({ "id": place.id.as_str(), "seq_nr": place.seq_nr.as_u64(), "ordinal": place.ordinal });
+            let place = |place: &ProcessedChange| json!({ "id": place.id.as_str(), "seq_nr": place.seq_nr.as_u64(), "ordinal": place.ordinal });
             let places: Vec<_> = row.places().map(place).collect();
             json!({ "offsets": {
                 "projection": projection, "slice": slice, "owner_epoch": row.epoch.as_u64(), "places": places,

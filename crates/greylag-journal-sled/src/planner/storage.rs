@@ -54,6 +54,6 @@ impl Storage {
     }
 
     fn refused(&self, why: &str) -> StoreFailure {
-        StoreFailure::refusal(&self.name, format_args!("storage is low: {why}"))
+        StoreFailure::refusal(&self.name, format!("storage is low: {why}"))
     }
 }

@@ -17,14 +17,14 @@ const MAX_MARKS: usize = 200;
 
 /// One change that was processed, by ordinal.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct ProcessedChange {
     pub(crate) id: PersistenceId,
     pub(crate) seq_nr: SeqNr,
     pub(crate) ordinal: u64,
     pub(crate) is_mark: bool,
 }
 
-impl Place {
+impl ProcessedChange {
     /// Whether this is a start mark, which neither a reset nor forgetting removes.
     fn is_start(&self) -> bool {
         self.id.as_str().starts_with(START_PREFIX)
@@ -40,13 +40,13 @@ impl Place {
 pub(crate) struct SliceOffsets {
     pub(crate) epoch: OwnerEpoch,
     /// The newest place, unless it is a mark.
-    newest: Option<Place>,
-    marks: Vec<Place>,
+    newest: Option<ProcessedChange>,
+    marks: Vec<ProcessedChange>,
 }
 
 impl SliceOffsets {
     /// Notes that `place` was processed; an older place than the stored one changes nothing.
-    pub(crate) fn note(&mut self, place: &Place) {
+    pub(crate) fn note(&mut self, place: &ProcessedChange) {
         if !place.is_mark {
             if self.newest.as_ref().is_none_or(|newest| newest.ordinal < place.ordinal) {
                 self.newest = Some(place.clone());
@@ -70,7 +70,7 @@ impl SliceOffsets {
     /// Forgets places before `ordinal`, but never the newest place.
     pub(crate) fn forget_before(&mut self, ordinal: u64) {
         let Some(newest) = self.places().map(|place| place.ordinal).max() else { return };
-        let stays = |place: &Place| place.ordinal >= ordinal || place.ordinal == newest || place.is_start();
+        let stays = |place: &ProcessedChange| place.ordinal >= ordinal || place.ordinal == newest || place.is_start();
         self.newest = self.newest.take().filter(stays);
         self.marks.retain(stays);
     }
@@ -78,10 +78,10 @@ impl SliceOffsets {
     /// Forgets everything but the owner and the start marks.
     pub(crate) fn reset(&mut self) {
         self.newest = None;
-        self.marks.retain(Place::is_start);
+        self.marks.retain(ProcessedChange::is_start);
     }
 
-    pub(crate) fn places(&self) -> impl Iterator<Item = &Place> {
+    pub(crate) fn places(&self) -> impl Iterator<Item = &ProcessedChange> {
         self.newest.iter().chain(&self.marks)
     }
 
@@ -113,10 +113,10 @@ impl SliceOffsets {
     }
 }
 
-fn read_place(fields: &mut FieldReader, is_mark: bool) -> Option<Place> {
+fn read_place(fields: &mut FieldReader, is_mark: bool) -> Option<ProcessedChange> {
     let (ordinal, seq_nr) = (fields.u64()?, SeqNr::new(fields.varint()?)?);
     let id = PersistenceId::unique(&fields.text()?).ok()?;
-    Some(Place { id, seq_nr, ordinal, is_mark })
+    Some(ProcessedChange { id, seq_nr, ordinal, is_mark })
 }
 
 #[cfg(test)]
@@ -125,14 +125,14 @@ mod tests {
 
     use super::*;
 
-    fn place(id: &str, ordinal: u64) -> Place {
-        Place { id: id.parse().unwrap(), seq_nr: SeqNr::saturating(ordinal + 1), ordinal, is_mark: false }
+    fn place(id: &str, ordinal: u64) -> ProcessedChange {
+        ProcessedChange { id: id.parse().unwrap(), seq_nr: SeqNr::saturating(ordinal + 1), ordinal, is_mark: false }
     }
 
     fn row() -> SliceOffsets {
         let mut row = SliceOffsets { epoch: OwnerEpoch::from_u64(3), ..SliceOffsets::default() };
         row.note(&place("a", 258));
-        row.note(&Place { is_mark: true, ..place("m", 7) });
+        row.note(&ProcessedChange { is_mark: true, ..place("m", 7) });
         row
     }
 
@@ -163,11 +163,11 @@ mod tests {
         let long = "x".repeat(250);
         row.note(&place(&long, u64::MAX - 1));
         for number in 0..=MAX_MARKS as u64 {
-            row.note(&Place { is_mark: true, ..place(&format!("{long}{number:05}"), 1 << 40 | number) });
+            row.note(&ProcessedChange { is_mark: true, ..place(&format!("{long}{number:05}"), 1 << 40 | number) });
         }
-        let start = Place { is_mark: true, ..place("gl.projection|!0-1023/7", 0) };
+        let start = ProcessedChange { is_mark: true, ..place("gl.projection|!0-1023/7", 0) };
         row.note(&start);
-        row.note(&Place { is_mark: true, ..place(&format!("{long}{:05}", 0), 1 << 40) });
+        row.note(&ProcessedChange { is_mark: true, ..place(&format!("{long}{:05}", 0), 1 << 40) });
         assert!(row.marks.contains(&start), "however old it is");
         row.marks.retain(|mark| *mark != start);
         let left = row.places().filter(|place| place.is_mark).map(|place| place.ordinal & 0xffff);

@@ -169,7 +169,7 @@ async fn an_append_to_a_damaged_page_is_refused() {
         other.highest = append.last().unwrap();
         let (refused, stored) = tokio::join!(journal.append(writer.next(&["one more"])), journal.append(append));
         assert!(
-            matches!(&refused, Err(AppendError::NotStored(failure)) if failure.is_answer),
+            matches!(&refused, Err(AppendError::NotStored(failure)) if failure.is_answer()),
             "round {round}: {refused:?}"
         );
         stored.unwrap_or_else(|error| panic!("round {round}: {error}"));
@@ -190,7 +190,7 @@ async fn an_event_with_the_first_of_its_tags_is_refused_if_their_page_is_damaged
         append.events = vec![tagged("new", "one more".into())];
         let refused = journal.append(append).await;
         assert!(
-            matches!(&refused, Err(AppendError::NotStored(failure)) if failure.is_answer),
+            matches!(&refused, Err(AppendError::NotStored(failure)) if failure.is_answer()),
             "round {round}: {refused:?}"
         );
         others_write(&journal).await;

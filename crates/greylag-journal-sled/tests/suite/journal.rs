@@ -3,6 +3,7 @@
 
 use crate::common;
 
+use std::error::Error as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +15,7 @@ use greylag_persistence::{
     ReadRange, RejectReason, Revision, SeqNr, SnapshotCriteria, SnapshotError, SnapshotStore, StateRejectReason,
     StateStore, StateWrite, StateWriteError, Timestamp, Under, WriterUuid,
 };
+use greylag_store_sled::Refused;
 
 #[tokio::test]
 async fn everything_survives_a_reopening() {
@@ -25,7 +27,13 @@ async fn everything_survives_a_reopening() {
     let before = read_all(&journal, &writer.id).await;
     journal.close().await.unwrap();
     assert!(matches!(journal.health(), Health::Down(_)));
-    assert!(matches!(journal.append(writer.next(&["x"])).await, Err(AppendError::NotStored(_))));
+    let closed = journal.append(writer.next(&["x"])).await.unwrap_err();
+    let AppendError::NotStored(failure) = &closed else { panic!("{closed:?}") };
+    assert_eq!(closed.source().map(ToString::to_string), Some(failure.to_string()));
+    assert!(
+        failure.source().is_some_and(<dyn std::error::Error>::is::<Refused>),
+        "it keeps the store's error: {failure:?}"
+    );
 
     let journal = open(directory.path()).await;
     assert_eq!(read_all(&journal, &writer.id).await, before);
@@ -144,7 +152,7 @@ async fn a_disk_that_is_nearly_full_refuses_what_adds_to_it() {
     for snapshot in [common::snapshot(&writer.id, SeqNr::FIRST, vec![1]), large] {
         let refused = journal.snapshots().save(snapshot).await.unwrap_err();
         assert!(
-            matches!(refused, SnapshotError::Unavailable(cause) if cause.is_answer && cause.cause.contains("storage is low"))
+            matches!(refused, SnapshotError::Unavailable(cause) if cause.is_answer() && cause.text().contains("storage is low"))
         );
     }
     let write = |revision: u32| StateWrite {
@@ -165,7 +173,7 @@ async fn a_disk_that_is_nearly_full_refuses_what_adds_to_it() {
     free.store(49, Ordering::Relaxed);
     let claim = journal.claim(&writer.id, WriterUuid::from_u128(7), Under::Seen(writer.epoch)).await;
     assert!(
-        matches!(claim, Err(ClaimError::Unavailable(cause)) if cause.is_answer && cause.cause.contains("storage is low"))
+        matches!(claim, Err(ClaimError::Unavailable(cause)) if cause.is_answer() && cause.text().contains("storage is low"))
     );
     assert!(matches!(offsets.claim("sums", 0..=0).await, Err(OffsetError::Unavailable(_))));
     let again = journal.claim(&writer.id, writer.uuid, Under::Seen(writer.epoch)).await.unwrap();

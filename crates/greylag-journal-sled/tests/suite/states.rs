@@ -204,7 +204,7 @@ async fn a_damaged_state_is_an_error_and_stops_nobody_else() {
     assert!(matches!(states.get(&a).await, Err(ReadError::Corrupt(corrupt)) if corrupt.id == a));
     // Damage hides whether an earlier try is stored, so the answer is neither yes nor no.
     assert!(
-        matches!(upsert(&states, &a, 2, "2").await, Err(StateWriteError::Unknown(cause)) if cause.cause.contains('a'))
+        matches!(upsert(&states, &a, 2, "2").await, Err(StateWriteError::Unknown(cause)) if cause.text().contains('a'))
     );
     let refused = states.changes(&ChangesOf::Tag("odd".to_owned()), &Offset::None, 10).await;
     assert!(refused.is_err(), "the feed must not pass over damage, but: {refused:?}");

@@ -59,7 +59,7 @@ impl ManagementServer {
         cluster: Cluster,
         transport: Arc<GrpcTransport>,
     ) -> Result<Option<Self>, StartError> {
-        settings.check()?;
+        settings.validate()?;
         let Some(address) = settings.address else { return Ok(None) };
         let target = resolve(&address).await?;
         let tls = match settings.tls {

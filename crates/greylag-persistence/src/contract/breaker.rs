@@ -64,7 +64,7 @@ impl BreakerSettings {
     ///
     /// # Errors
     /// [`SettingsError`], naming the key.
-    pub fn check(&self) -> Result<(), SettingsError> {
+    pub fn validate(&self) -> Result<(), SettingsError> {
         let times = [("breaker.call_timeout", self.call_timeout), ("breaker.reset_timeout", self.reset_timeout)];
         match times.into_iter().find(|(_, duration)| duration.is_zero()) {
             Some((key, _)) => Err(SettingsError::ZeroDuration { key }),

@@ -1,6 +1,8 @@
 //! Errors of stores, split by what the caller knows about the outcome.
 
+use std::error::Error;
 use std::fmt;
+use std::sync::Arc;
 
 use super::head::Head;
 use super::offset::{OffsetKind, OwnerEpoch};
@@ -9,36 +11,81 @@ use super::records::persistence_id::PersistenceId;
 use super::records::revision::StateHead;
 
 /// A store could not be reached, or broke, or refused for a reason that the operation has no variant for.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{store}: {cause}")]
+///
+/// Its `source()` is the store's own error; a store whose errors come as text, over the wire for example, has a text
+/// error there. Two failures are equal if they show the same.
+#[derive(Clone)]
 pub struct StoreFailure {
-    /// The store's name, as operators know it.
-    pub store: String,
-    /// The store's message, down to the innermost cause.
-    pub cause: String,
-    /// Whether the store itself answered and can be reached: storage is low, say, or the data that the call needs is
-    /// damaged. Breakers do not count an answer as a failure ([`Guarded`](crate::Guarded)); otherwise both mean the
-    /// same.
-    pub is_answer: bool,
+    store: String,
+    source: Arc<dyn Error + Send + Sync>,
+    /// Shown in place of the source's text.
+    text: Option<Box<str>>,
+    is_answer: bool,
 }
 
 impl StoreFailure {
-    /// A failure of `store`: it could not be reached, or broke.
-    pub fn new(store: impl Into<String>, cause: impl ToString) -> Self {
-        Self { store: store.into(), cause: cause.to_string(), is_answer: false }
+    /// A failure of `store`, named as operators know it: the store could not be reached, or broke.
+    pub fn new(store: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { store: store.into(), source: source.into().into(), text: None, is_answer: false }
     }
 
     /// A refusal by `store`, which can be reached: see [`StoreFailure::is_answer`].
-    pub fn refusal(store: impl Into<String>, cause: impl ToString) -> Self {
-        Self { is_answer: true, ..Self::new(store, cause) }
+    pub fn refusal(store: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self { is_answer: true, ..Self::new(store, source) }
+    }
+
+    /// The same failure, shown as `text` in place of the text of its source.
+    #[must_use]
+    pub fn with_text(self, text: impl Into<String>) -> Self {
+        Self { text: Some(text.into().into()), ..self }
+    }
+
+    /// The store's name, as operators know it.
+    pub fn store(&self) -> &str {
+        &self.store
+    }
+
+    /// What went wrong, without the store's name.
+    pub fn text(&self) -> String {
+        self.text.as_ref().map_or_else(|| self.source.to_string(), ToString::to_string)
+    }
+
+    /// Whether the store itself answered and can be reached: storage is low, say, or the data that the call needs is
+    /// damaged. Breakers do not count an answer as a failure ([`Guarded`](crate::Guarded)); otherwise both mean the
+    /// same.
+    pub fn is_answer(&self) -> bool {
+        self.is_answer
     }
 }
+
+impl fmt::Display for StoreFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.text {
+            Some(text) => write!(f, "{}: {text}", self.store),
+            None => write!(f, "{}: {}", self.store, self.source),
+        }
+    }
+}
+
+impl Error for StoreFailure {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+impl PartialEq for StoreFailure {
+    fn eq(&self, other: &Self) -> bool {
+        self.store == other.store && self.is_answer == other.is_answer && self.text() == other.text()
+    }
+}
+
+impl Eq for StoreFailure {}
 
 impl fmt::Debug for StoreFailure {
     /// Shows `is_answer` only where it is true, since logs and transcripts are full of failures that are not answers.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("StoreFailure");
-        shown.field("store", &self.store).field("cause", &self.cause);
+        shown.field("store", &self.store).field("cause", &self.text());
         if self.is_answer {
             shown.field("is_answer", &self.is_answer);
         }
@@ -83,7 +130,7 @@ pub enum ClaimError {
     },
     /// No answer. The claim may be stored; claiming again with the same writer uuid is harmless.
     #[error("claim not answered by {0}")]
-    Unavailable(StoreFailure),
+    Unavailable(#[source] StoreFailure),
     /// The head cannot be read.
     #[error(transparent)]
     Corrupt(Corrupt),
@@ -99,10 +146,10 @@ pub enum AppendError {
     Rejected(RejectReason),
     /// Nothing is stored, and no part of this call is under way.
     #[error("append not stored: {0}")]
-    NotStored(StoreFailure),
+    NotStored(#[source] StoreFailure),
     /// The events may or may not be stored; only recovery can tell.
     #[error("outcome of append unknown: {0}")]
-    Unknown(StoreFailure),
+    Unknown(#[source] StoreFailure),
     /// Another writer claimed the id. Nothing of this append is stored.
     #[error("append fenced: epoch {} is held by writer {}", current.epoch, current.writer_uuid)]
     Fenced {
@@ -178,7 +225,7 @@ pub enum ReadError {
     Corrupt(Corrupt),
     /// The store cannot be reached; ask again.
     #[error("read failed: {0}")]
-    Unavailable(StoreFailure),
+    Unavailable(#[source] StoreFailure),
 }
 
 /// Why a history could not be advanced. Source: persistence §2.5 (migration).
@@ -198,7 +245,7 @@ pub enum AdvanceError {
     },
     /// No answer; asking again is harmless.
     #[error("advance not answered by {0}")]
-    Unavailable(StoreFailure),
+    Unavailable(#[source] StoreFailure),
 }
 
 /// Why events were not deleted.
@@ -212,7 +259,7 @@ pub enum DeleteError {
     },
     /// No answer; asking again is harmless.
     #[error("delete not answered by {0}")]
-    Unavailable(StoreFailure),
+    Unavailable(#[source] StoreFailure),
 }
 
 /// Why a snapshot operation failed.
@@ -231,13 +278,13 @@ pub enum SnapshotError {
     },
     /// The store cannot be reached; saving or deleting again is harmless.
     #[error("snapshot store failed: {0}")]
-    Unavailable(StoreFailure),
+    Unavailable(#[source] StoreFailure),
 }
 
 /// Closing failed; acknowledged writes are safe all the same.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("closing did not finish: {0}")]
-pub struct CloseError(pub StoreFailure);
+pub struct CloseError(#[source] pub StoreFailure);
 
 /// Why a state was not written; each variant says whether something is stored.
 ///
@@ -249,10 +296,10 @@ pub enum StateWriteError {
     Rejected(StateRejectReason),
     /// Nothing is stored, and no part of this call is under way.
     #[error("write not stored: {0}")]
-    NotStored(StoreFailure),
+    NotStored(#[source] StoreFailure),
     /// The state may or may not be stored; only reading again can tell.
     #[error("outcome of write unknown: {0}")]
-    Unknown(StoreFailure),
+    Unknown(#[source] StoreFailure),
     /// The stored revision is not the one before this write's, or a greater generation owns the state. Nothing of
     /// this write is stored.
     #[error("write does not follow revision {} of writer {}", current.revision, current.writer_uuid)]
@@ -356,5 +403,34 @@ pub enum OffsetError {
     },
     /// No answer; asking again is harmless.
     #[error("offset store failed: {0}")]
-    Unavailable(StoreFailure),
+    Unavailable(#[source] StoreFailure),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_keeps_its_source_and_is_compared_by_what_it_shows() {
+        let gone = || std::io::Error::other("no such device");
+        let failure = StoreFailure::new("journal", gone());
+        assert_eq!(failure.to_string(), "journal: no such device");
+        let read = ReadError::Unavailable(failure.clone());
+        assert_eq!(read.to_string(), "read failed: journal: no such device");
+        let of_read = read.source().and_then(Error::source);
+        assert!(of_read.is_some_and(<dyn Error>::is::<std::io::Error>), "{of_read:?}");
+
+        assert_eq!(failure, StoreFailure::new("journal", "no such device"));
+        assert_ne!(failure, StoreFailure::refusal("journal", gone()));
+        assert_ne!(failure, StoreFailure::new("snapshots", gone()));
+        assert_eq!(format!("{failure:?}"), r#"StoreFailure { store: "journal", cause: "no such device" }"#);
+
+        let worded = failure.clone().with_text("it was unplugged");
+        assert_eq!(
+            (worded.to_string(), worded.text()),
+            ("journal: it was unplugged".into(), "it was unplugged".into())
+        );
+        assert!(worded.source().is_some_and(<dyn Error>::is::<std::io::Error>));
+        assert_ne!(worded, failure);
+    }
 }

@@ -104,5 +104,5 @@ pub enum ImportError {
     Refused(String),
     /// No answer. The record may be stored; read before trying again.
     #[error("not answered by {0}")]
-    Unavailable(StoreFailure),
+    Unavailable(#[source] StoreFailure),
 }

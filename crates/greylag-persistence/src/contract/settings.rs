@@ -21,7 +21,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    pub(crate) fn check(self) -> Result<(), SettingsError> {
+    pub(crate) fn validate(self) -> Result<(), SettingsError> {
         if self.min.is_zero() {
             return Err(SettingsError::ZeroDuration { key: "backoff_min" });
         }

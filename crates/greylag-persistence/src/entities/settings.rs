@@ -102,17 +102,17 @@ impl EventSourcedSettings {
     ///
     /// # Errors
     /// [`SettingsError`], naming the keys.
-    pub fn check(&self) -> Result<(), SettingsError> {
+    pub fn validate(&self) -> Result<(), SettingsError> {
         if self.recovery_event_timeout.is_zero() {
             return Err(SettingsError::ZeroDuration { key: "recovery_event_timeout" });
         }
         if let OnFailure::RestartBackoff(backoff) = self.on_failure {
-            backoff.check()?;
+            backoff.validate()?;
         }
         if self.under_delivery && (self.recovery.skip_replay || self.allow_partial_history) {
             return Err(SettingsError::MarksMissing);
         }
-        self.delivery_tracker.check()
+        self.delivery_tracker.validate()
     }
 
     /// Checks the settings that a behaviour with a tracker needs: deliveries of an event that is not applied
@@ -253,12 +253,12 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_work_are_refused() {
-        assert_eq!(EventSourcedSettings::default().check(), Ok(()));
-        assert_eq!(EventSourcedSettings::test().check(), Ok(()));
+        assert_eq!(EventSourcedSettings::default().validate(), Ok(()));
+        assert_eq!(EventSourcedSettings::test().validate(), Ok(()));
         let refused = |change: fn(&mut EventSourcedSettings)| {
             let mut settings = EventSourcedSettings { under_delivery: true, ..EventSourcedSettings::default() };
             change(&mut settings);
-            settings.check().expect_err("these settings cannot work").to_string()
+            settings.validate().expect_err("these settings cannot work").to_string()
         };
         assert!(refused(|s| s.recovery_event_timeout = Duration::ZERO).contains("recovery_event_timeout"));
         assert!(refused(|s| s.recovery = Recovery::default().skip_replay()).contains("skip_replay"));
@@ -271,7 +271,7 @@ mod tests {
             (backoff(second, second, 1.5), "backoff_jitter"),
         ] {
             let settings = EventSourcedSettings { on_failure, ..EventSourcedSettings::default() };
-            assert!(settings.check().unwrap_err().to_string().contains(key), "{key}");
+            assert!(settings.validate().unwrap_err().to_string().contains(key), "{key}");
         }
         assert!(
             refused(|s| s.delivery_tracker.redeliver_interval = Duration::ZERO)

@@ -68,7 +68,7 @@ pub enum Guarantee {
 
 /// The phase of the machine.
 #[derive(Debug)]
-enum Phase {
+enum ProjectionPhase {
     Claiming,
     Loading,
     Resetting(Resetting),
@@ -100,7 +100,7 @@ pub struct Projection {
     owned: Option<OwnedSlices>,
     /// Every start (reset) that was saved when this run began.
     starts: Starts,
-    phase: Phase,
+    phase: ProjectionPhase,
     failures: u32,
     paused: bool,
     reset: bool,
@@ -122,7 +122,7 @@ impl Projection {
         seed: [u8; 32],
         out: &mut Vec<ProjectionEffect>,
     ) -> Result<Self, SettingsError> {
-        settings.check(&query)?;
+        settings.validate(&query)?;
         let mut projection = Self {
             id,
             guarantee,
@@ -133,7 +133,7 @@ impl Projection {
             run: 0,
             owned: None,
             starts: Starts::default(),
-            phase: Phase::Ended,
+            phase: ProjectionPhase::Ended,
             failures: 0,
             paused: false,
             reset: false,
@@ -146,7 +146,7 @@ impl Projection {
 
     /// Takes one input.
     pub fn handle(&mut self, now: Instant, input: ProjectionInput, out: &mut Vec<ProjectionEffect>) {
-        if matches!(self.phase, Phase::Ended) {
+        if matches!(self.phase, ProjectionPhase::Ended) {
             return;
         }
         match input {
@@ -165,8 +165,8 @@ impl Projection {
     /// When a [`ProjectionInput::Tick`] next has work to do.
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.phase {
-            Phase::BackingOff { until } => Some(*until),
-            Phase::Running(running) => {
+            ProjectionPhase::BackingOff { until } => Some(*until),
+            ProjectionPhase::Running(running) => {
                 let retry_at = match running.work {
                     Work::Retrying { at, .. } => Some(at),
                     _ => None,
@@ -188,7 +188,7 @@ impl Projection {
     /// The present counts and state.
     pub fn stats(&self) -> ProjectionStats {
         let mut stats = self.stats.clone();
-        if let Phase::Running(running) = &self.phase {
+        if let ProjectionPhase::Running(running) = &self.phase {
             stats.remembered = running.progress.remembered();
             stats.waiting = running.progress.waiting();
             let group = match &running.work {
@@ -205,26 +205,26 @@ impl Projection {
 
     fn claim(&mut self, out: &mut Vec<ProjectionEffect>) {
         self.run += 1;
-        self.phase = Phase::Claiming;
+        self.phase = ProjectionPhase::Claiming;
         out.push(ProjectionEffect::Claim(self.run));
     }
 
     fn on_answer(&mut self, now: Instant, answer: ProjectionAnswer, out: &mut Vec<ProjectionEffect>) {
         match (answer, &mut self.phase) {
-            (ProjectionAnswer::Claimed(Ok(owned)), Phase::Claiming) => {
+            (ProjectionAnswer::Claimed(Ok(owned)), ProjectionPhase::Claiming) => {
                 self.owned = Some(owned);
                 self.load(out);
             }
-            (ProjectionAnswer::Saved(Ok(())), Phase::Resetting(Resetting::Announcing(start))) => {
+            (ProjectionAnswer::Saved(Ok(())), ProjectionPhase::Resetting(Resetting::Announcing(start))) => {
                 let start = *start;
                 self.forget_all(start, out);
             }
-            (ProjectionAnswer::WasReset(Ok(())), Phase::Resetting(Resetting::Forgetting(start))) => {
+            (ProjectionAnswer::WasReset(Ok(())), ProjectionPhase::Resetting(Resetting::Forgetting(start))) => {
                 let confirmed = control_rows::confirmed(&self.id.slices, *start, self.caps.kind);
                 self.save_start(Resetting::Confirming, confirmed, out);
             }
-            (ProjectionAnswer::Saved(Ok(())), Phase::Resetting(Resetting::Confirming)) => self.load(out),
-            (ProjectionAnswer::Loaded(Ok(saved)), Phase::Loading) => self.on_loaded(now, saved, out),
+            (ProjectionAnswer::Saved(Ok(())), ProjectionPhase::Resetting(Resetting::Confirming)) => self.load(out),
+            (ProjectionAnswer::Loaded(Ok(saved)), ProjectionPhase::Loading) => self.on_loaded(now, saved, out),
             (
                 ProjectionAnswer::Claimed(Err(error))
                 | ProjectionAnswer::WasReset(Err(error))
@@ -232,14 +232,16 @@ impl Projection {
                 | ProjectionAnswer::Saved(Err(error)),
                 _,
             ) => self.on_offset_error(now, error, out),
-            (ProjectionAnswer::Page(page), Phase::Running(_)) => self.feed(now, FollowerInput::Page(page), out),
-            (ProjectionAnswer::Shared(answer), Phase::Running(_)) => {
+            (ProjectionAnswer::Page(page), ProjectionPhase::Running(_)) => {
+                self.feed(now, FollowerInput::Page(page), out);
+            }
+            (ProjectionAnswer::Shared(answer), ProjectionPhase::Running(_)) => {
                 self.feed(now, FollowerInput::Shared(answer), out);
             }
-            (ProjectionAnswer::Read(Ok(page)), Phase::Running(_)) => self.on_read(page, out),
+            (ProjectionAnswer::Read(Ok(page)), ProjectionPhase::Running(_)) => self.on_read(page, out),
             (ProjectionAnswer::Read(Err(error)), _) => self.back_off(now, &error.to_string(), out),
-            (ProjectionAnswer::Handled(handled), Phase::Running(_)) => self.on_handled(now, handled, out),
-            (ProjectionAnswer::Saved(Ok(())), Phase::Running(running)) => {
+            (ProjectionAnswer::Handled(handled), ProjectionPhase::Running(_)) => self.on_handled(now, handled, out),
+            (ProjectionAnswer::Saved(Ok(())), ProjectionPhase::Running(running)) => {
                 running.saving = false;
                 self.failures = 0;
                 self.stats.saves += 1;
@@ -249,7 +251,7 @@ impl Projection {
     }
 
     fn load(&mut self, out: &mut Vec<ProjectionEffect>) {
-        self.phase = Phase::Loading;
+        self.phase = ProjectionPhase::Loading;
         out.push(ProjectionEffect::Load(self.run));
     }
 
@@ -265,12 +267,12 @@ impl Projection {
     fn forget_all(&mut self, start: u64, out: &mut Vec<ProjectionEffect>) {
         // The announcement is saved, so some instance will finish the reset.
         self.reset = false;
-        self.phase = Phase::Resetting(Resetting::Forgetting(start));
+        self.phase = ProjectionPhase::Resetting(Resetting::Forgetting(start));
         out.extend(self.owned.clone().map(|owned| ProjectionEffect::Reset(self.run, owned)));
     }
 
     fn save_start(&mut self, step: Resetting, row: Processed, out: &mut Vec<ProjectionEffect>) {
-        self.phase = Phase::Resetting(step);
+        self.phase = ProjectionPhase::Resetting(step);
         out.extend(self.owned.clone().map(|owned| ProjectionEffect::Save(self.run, owned, vec![row])));
     }
 
@@ -280,7 +282,7 @@ impl Projection {
         let of = EventsOf::Slices { entity_type: self.id.entity_type.clone(), slices: self.id.slices.clone() };
         match Follower::new(of, &offset, self.caps.kind, self.query.clone(), self.settings.share_reader, now) {
             Ok(feed) => {
-                self.phase = Phase::Running(Box::new(Running {
+                self.phase = ProjectionPhase::Running(Box::new(Running {
                     feed,
                     asked: false,
                     progress,
@@ -317,19 +319,19 @@ impl Projection {
         self.leave(out);
         self.run += 1;
         let wait = self.settings.backoff.wait(self.failures, self.rng.random::<f64>());
-        self.phase = Phase::BackingOff { until: now + wait };
+        self.phase = ProjectionPhase::BackingOff { until: now + wait };
         out.push(ProjectionEffect::Trouble(why.to_owned()));
     }
 
     fn end(&mut self, end: ProjectionEnd, out: &mut Vec<ProjectionEffect>) {
         self.leave(out);
         self.run += 1;
-        self.phase = Phase::Ended;
+        self.phase = ProjectionPhase::Ended;
         out.push(ProjectionEffect::Ended(end));
     }
 
     fn leave(&mut self, out: &mut Vec<ProjectionEffect>) {
-        if let Phase::Running(running) = &self.phase
+        if let ProjectionPhase::Running(running) = &self.phase
             && running.feed.has_joined()
         {
             out.push(ProjectionEffect::Leave);
@@ -337,7 +339,7 @@ impl Projection {
     }
 
     fn feed(&mut self, now: Instant, input: FollowerInput, out: &mut Vec<ProjectionEffect>) {
-        let Phase::Running(running) = &mut self.phase else { return };
+        let ProjectionPhase::Running(running) = &mut self.phase else { return };
         let mut effects = Vec::new();
         running.feed.handle(now, input, &mut effects);
         for effect in effects {
@@ -359,7 +361,7 @@ impl Projection {
 
     /// Takes a page of one history: the event asked for by a look, or the events that fill a gap.
     fn on_read(&mut self, page: Page, out: &mut Vec<ProjectionEffect>) {
-        let Phase::Running(running) = &mut self.phase else { return };
+        let ProjectionPhase::Running(running) = &mut self.phase else { return };
         match std::mem::replace(&mut running.work, Work::Idle) {
             Work::Looking { envelope, at } => running.on_looked(envelope, at, &page),
             Work::Fetching { envelope, to } => {
@@ -374,7 +376,7 @@ impl Projection {
     }
 
     fn on_handled(&mut self, now: Instant, handled: Result<(), HandleError>, out: &mut Vec<ProjectionEffect>) {
-        let Phase::Running(running) = &mut self.phase else { return };
+        let ProjectionPhase::Running(running) = &mut self.phase else { return };
         let Work::Handling { group, reach, tries } = std::mem::replace(&mut running.work, Work::Idle) else { return };
         match handled {
             Ok(()) => {
@@ -407,7 +409,7 @@ impl Projection {
         cause: String,
         out: &mut Vec<ProjectionEffect>,
     ) {
-        let Phase::Running(running) = &mut self.phase else { return };
+        let ProjectionPhase::Running(running) = &mut self.phase else { return };
         let Some(envelope) = group.into_iter().next() else { return };
         match self.settings.on_poison {
             OnPoison::Fail => {
@@ -431,12 +433,12 @@ impl Projection {
     /// Starts all work that is due.
     fn advance(&mut self, now: Instant, out: &mut Vec<ProjectionEffect>) {
         match &mut self.phase {
-            Phase::BackingOff { .. } if self.stopping => self.end(ProjectionEnd::Stopped, out),
-            Phase::BackingOff { until } if *until <= now => self.claim(out),
-            Phase::Claiming | Phase::Loading | Phase::Resetting(_) if self.stopping => {
+            ProjectionPhase::BackingOff { .. } if self.stopping => self.end(ProjectionEnd::Stopped, out),
+            ProjectionPhase::BackingOff { until } if *until <= now => self.claim(out),
+            ProjectionPhase::Claiming | ProjectionPhase::Loading | ProjectionPhase::Resetting(_) if self.stopping => {
                 self.end(ProjectionEnd::Stopped, out);
             }
-            Phase::Running(_) => {
+            ProjectionPhase::Running(_) => {
                 self.work(now, out);
                 self.save(now, out);
                 self.finish_if_idle(out);
@@ -453,7 +455,7 @@ impl Projection {
     fn work(&mut self, now: Instant, out: &mut Vec<ProjectionEffect>) {
         loop {
             let is_halting = self.is_halting();
-            let Phase::Running(running) = &mut self.phase else { return };
+            let ProjectionPhase::Running(running) = &mut self.phase else { return };
             match &mut running.work {
                 Work::Retrying { at, .. } if *at <= now => {
                     let Work::Retrying { group, reach, tries, .. } = std::mem::replace(&mut running.work, Work::Idle)
@@ -482,7 +484,7 @@ impl Projection {
 
     /// Asks the feed for more, unless it was asked already. Returns whether envelopes came at once.
     fn refill(&mut self, now: Instant, out: &mut Vec<ProjectionEffect>) -> bool {
-        let Phase::Running(running) = &mut self.phase else { return false };
+        let ProjectionPhase::Running(running) = &mut self.phase else { return false };
         if running.asked {
             return false;
         }
@@ -490,14 +492,14 @@ impl Projection {
         // Every delivered envelope is judged by now, so all places up to here count as reread.
         running.progress.reread(running.feed.reread_to().unwrap_or_default());
         self.feed(now, FollowerInput::Demand, out);
-        matches!(&self.phase, Phase::Running(running) if !running.queue.is_empty())
+        matches!(&self.phase, ProjectionPhase::Running(running) if !running.queue.is_empty())
     }
 
     /// Judges envelopes until a group is full or an event must be read first. Returns whether work is
     /// under way now.
     fn take_group(&mut self, out: &mut Vec<ProjectionEffect>) -> bool {
         let limit = self.settings.group.get();
-        let Phase::Running(running) = &mut self.phase else { return true };
+        let ProjectionPhase::Running(running) = &mut self.phase else { return true };
         let (mut group, mut reach) = (Vec::new(), None);
         let mut ask = None;
         while group.len() < limit {
@@ -544,7 +546,7 @@ impl Projection {
     }
 
     fn hand_over(&mut self, group: Vec<Envelope>, reach: Position, tries: u32, out: &mut Vec<ProjectionEffect>) {
-        let Phase::Running(running) = &mut self.phase else { return };
+        let ProjectionPhase::Running(running) = &mut self.phase else { return };
         out.push(match (self.guarantee, &self.owned) {
             (Guarantee::ExactlyOnce, Some(owned)) => {
                 let mut saved: Vec<Processed> = group.iter().map(processed).collect();
@@ -558,7 +560,7 @@ impl Projection {
 
     fn save(&mut self, now: Instant, out: &mut Vec<ProjectionEffect>) {
         let is_halting = self.is_halting();
-        let Phase::Running(running) = &mut self.phase else { return };
+        let ProjectionPhase::Running(running) = &mut self.phase else { return };
         let Some(owned) = &self.owned else { return };
         if running.saving {
             return;
@@ -580,7 +582,7 @@ impl Projection {
 
     /// Ends, or starts over, once no group is in the handler and all handled events are saved.
     fn finish_if_idle(&mut self, out: &mut Vec<ProjectionEffect>) {
-        let Phase::Running(running) = &self.phase else { return };
+        let ProjectionPhase::Running(running) = &self.phase else { return };
         let is_quiet = !running.saving && running.unsaved.is_empty() && !matches!(running.work, Work::Handling { .. });
         if !is_quiet {
             return;

@@ -102,7 +102,7 @@ async fn writes_and_reads_have_a_breaker_each() {
     assert!(matches!(journal.health(), Health::Down(reason) if reason.contains("write breaker of journal")));
     // The call is not sent: this append would be stored.
     let refused = journal.append(append(epoch, 1)).await;
-    assert!(matches!(&refused, Err(AppendError::NotStored(failure)) if failure.cause.contains("out of service")));
+    assert!(matches!(&refused, Err(AppendError::NotStored(failure)) if failure.text().contains("out of service")));
     assert!(journal.claim(&id(), WriterUuid::from_u128(2), Under::Seen(epoch)).await.is_err());
     assert_eq!(journal.head(&id()).await.unwrap().highest, SeqNr::ZERO);
 
@@ -305,7 +305,7 @@ async fn store_answers_never_open_a_breaker() {
             faulty.plan(None, op, 0, StoreFault::Refused);
         }
         let answer = journal.claim(&id(), WriterUuid::from_u128(2), Under::Seen(epoch)).await;
-        assert!(matches!(answer, Err(ClaimError::Unavailable(failure)) if failure.is_answer));
+        assert!(matches!(answer, Err(ClaimError::Unavailable(failure)) if failure.is_answer()));
         assert!(matches!(journal.append(append(epoch, 1)).await, Err(AppendError::NotStored(_))));
         assert!(journal.advance(&id(), epoch, SeqNr::FIRST).await.is_err());
         assert!(journal.delete_to(&id(), epoch, SeqNr::MAX).await.is_err());

@@ -535,7 +535,7 @@ fn the_settings_of_sharing_are_checked() {
         ("query.slow_consumer_lag", SharingSettings { slow_consumer_lag: Duration::ZERO, ..usual() }),
         ("query.abort_after", SharingSettings { abort_after: Duration::ZERO, ..usual() }),
     ] {
-        let error = QuerySettings { sharing, ..QuerySettings::default() }.check().unwrap_err();
+        let error = QuerySettings { sharing, ..QuerySettings::default() }.validate().unwrap_err();
         assert!(error.to_string().contains(key), "{error}");
     }
 }

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::allocation::ShardList;
     use crate::allocation::tests::{apply, counts_of, region, shards, view};
-    use crate::machine::membership::Phase;
+    use crate::machine::membership::MemberPhase;
 
     fn limited(limit: usize) -> ConsistentHashing {
         ConsistentHashing::new(ConsistentHashingSettings { rebalance_limit: NonZeroUsize::new(limit) })
@@ -188,13 +188,13 @@ mod tests {
     #[test]
     fn a_node_that_leaves_gives_up_its_shards_and_gets_none() {
         let mut view = placed(4, 100);
-        view.regions[3].phase = Phase::Leaving;
+        view.regions[3].phase = MemberPhase::Leaving;
         let moves = limited(0).moves(&view, &BTreeSet::new());
         assert_eq!(moves, view.regions[3].shards.iter().cloned().collect());
         let back = apply(&mut view, moves, |view, shard| limited(0).choose(shard, view));
         assert_eq!((back, view.regions[3].shards.len()), (0, 0));
         assert!(limited(0).moves(&view, &BTreeSet::new()).is_empty());
-        view.regions.iter_mut().for_each(|region| region.phase = Phase::Leaving);
+        view.regions.iter_mut().for_each(|region| region.phase = MemberPhase::Leaving);
         assert!(!limited(0).moves(&view, &BTreeSet::new()).is_empty(), "where all leave, all draw");
     }
 

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
     use crate::allocation::ShardList;
     use crate::allocation::tests::{apply, region, shards, view};
-    use crate::machine::membership::Phase;
+    use crate::machine::membership::MemberPhase;
 
     fn node(n: usize) -> NodeAddress {
         region(n).node.address().clone()
@@ -137,7 +137,7 @@ mod tests {
     fn of_two_regions_of_the_desired_node_the_more_suitable_gets_the_shard() {
         let mut view = view(&[0, 0]);
         view.regions[1].region.node = "10.0.0.1:7000#9".parse().unwrap();
-        view.regions[0].phase = Phase::Down;
+        view.regions[0].phase = MemberPhase::Down;
         let newer = view.regions[1].region.clone();
         assert_eq!(External::allocate(&view, None, Some(&node(1))), Some(newer));
     }
@@ -148,7 +148,7 @@ mod tests {
         let locations = [("001", 2)];
         assert_eq!(moves(&settled, &locations), shards(&["001"]));
         let mut leaving = settled.clone();
-        leaving.regions[1].phase = Phase::Leaving;
+        leaving.regions[1].phase = MemberPhase::Leaving;
         assert!(moves(&leaving, &locations).is_empty());
         let mut silent = settled.clone();
         silent.regions[1].reachable = false;

@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
     use crate::allocation::tests::{apply, counts_of, names, region, view};
-    use crate::machine::membership::Phase;
+    use crate::machine::membership::MemberPhase;
 
     fn moved(strategy: &LeastShard, view: &View) -> Vec<String> {
         names(&strategy.moves(view, &BTreeSet::new()))
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(strategy.choose(&versions), Some(region(2)), "the newest version, whatever it hosts");
         assert!(moved(&strategy, &versions).is_empty(), "versions differ");
         let mut leaving = view(&[0, 3, 3]);
-        leaving.regions[0].phase = Phase::Leaving;
+        leaving.regions[0].phase = MemberPhase::Leaving;
         assert_eq!(strategy.choose(&leaving), Some(region(2)));
         let mut silent = view(&[0, 3, 0]);
         silent.regions[0].reachable = false;
@@ -257,9 +257,9 @@ mod tests {
     #[test]
     fn a_region_that_leaves_has_no_share() {
         let mut leaving = view(&[5, 5, 0]);
-        leaving.regions[2].phase = Phase::Leaving;
+        leaving.regions[2].phase = MemberPhase::Leaving;
         assert!(LeastShard::default().moves(&leaving, &BTreeSet::new()).is_empty());
-        leaving.regions[2].phase = Phase::Up;
+        leaving.regions[2].phase = MemberPhase::Up;
         assert!(!LeastShard::default().moves(&leaving, &BTreeSet::new()).is_empty());
     }
 }

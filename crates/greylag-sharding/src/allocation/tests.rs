@@ -15,7 +15,7 @@ pub(super) fn view(counts: &[usize]) -> View {
     let regions = counts.iter().enumerate().map(|(node, count)| RegionView {
         region: region(node + 1),
         shards: names.by_ref().take(*count).collect(),
-        phase: Phase::Up,
+        phase: MemberPhase::Up,
         reachable: true,
         app_version: AppVersion::default(),
     });
@@ -70,13 +70,13 @@ fn regions_are_ordered_by_suitability() {
     for (at, version) in ["1.0.0", "1.0.0", "1.0.1", "1.0.1", "1.0.1"].into_iter().enumerate() {
         view.regions[at].app_version = version.parse().unwrap();
     }
-    view.regions[1].phase = Phase::Leaving;
+    view.regions[1].phase = MemberPhase::Leaving;
     assert_eq!(by_suitability(&view), [3, 4, 5, 1, 2]);
     view.regions[3].reachable = false;
     assert_eq!(by_suitability(&view), [3, 5, 1, 4, 2], "reachable comes before version");
-    view.regions[2].phase = Phase::Down;
+    view.regions[2].phase = MemberPhase::Down;
     assert_eq!(by_suitability(&view), [5, 1, 4, 3, 2], "staying comes before all");
-    view.regions[4].phase = Phase::Exiting;
+    view.regions[4].phase = MemberPhase::Exiting;
     assert_eq!(view.most_suitable().map(|region| &region.region), Some(&region(1)));
 }
 
@@ -84,7 +84,7 @@ fn regions_are_ordered_by_suitability() {
 fn equally_suitable_regions_are_ordered_by_address() {
     assert_eq!(by_suitability(&view(&[1, 1, 0, 0])), [3, 4, 1, 2]);
     assert_eq!(View::default().most_suitable(), None);
-    for phase in [Phase::Up, Phase::Preparing, Phase::Joining] {
+    for phase in [MemberPhase::Up, MemberPhase::Preparing, MemberPhase::Joining] {
         let mut view = view(&[0, 1]);
         view.regions[0].phase = phase;
         assert_eq!(by_suitability(&view), [1, 2], "{phase:?} does not leave");
@@ -114,7 +114,7 @@ fn candidates_stay_and_are_reachable_where_there_are_such() {
     let candidates = |leaving: &[usize], silent: &[usize]| {
         let mut view = view(&[0, 0, 0]);
         for n in leaving {
-            view.regions[n - 1].phase = Phase::Leaving;
+            view.regions[n - 1].phase = MemberPhase::Leaving;
         }
         for n in silent {
             view.regions[n - 1].reachable = false;

@@ -11,7 +11,7 @@ use greylag_core::UniqueAddress;
 
 /// A member's status, as far as sharding tells statuses apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Phase {
+pub enum MemberPhase {
     /// `Joining` or `WeaklyUp`: never hosts, never registers, never counts.
     Joining,
     /// `Up`.
@@ -30,7 +30,7 @@ pub enum Phase {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberFacts {
     /// Its status.
-    pub phase: Phase,
+    pub phase: MemberPhase,
     /// Its age: smaller is older; `u32::MAX` until `Up`.
     pub up_number: u32,
     /// Whether no failure detector of a node that watches the member finds it unreachable.
@@ -66,17 +66,21 @@ impl Members {
         let mut by_age: Vec<_> = self
             .members
             .iter()
-            .filter(|(_, member)| !matches!(member.phase, Phase::Joining | Phase::Down) && member.has_role(role))
+            .filter(|(_, member)| {
+                !matches!(member.phase, MemberPhase::Joining | MemberPhase::Down) && member.has_role(role)
+            })
             .collect();
         by_age.sort_by_key(|(address, member)| (member.up_number, (*address).clone()));
-        let leaving =
-            by_age.iter().take_while(|(_, member)| matches!(member.phase, Phase::Leaving | Phase::Exiting)).count();
+        let leaving = by_age
+            .iter()
+            .take_while(|(_, member)| matches!(member.phase, MemberPhase::Leaving | MemberPhase::Exiting))
+            .count();
         by_age.into_iter().take(leaving + 1).map(|(address, _)| address.clone()).collect()
     }
 
     /// Whether the whole cluster prepares to end: nothing moves any more. Source: sharding §2.18.
     pub fn is_preparing(&self) -> bool {
-        self.members.values().any(|member| member.phase == Phase::Preparing)
+        self.members.values().any(|member| member.phase == MemberPhase::Preparing)
     }
 
     /// Whether this process is a member now.

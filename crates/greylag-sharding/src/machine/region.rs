@@ -11,7 +11,7 @@
 //! ```
 //! These states are a type, `Slot`: each state owns the data that only this state has, and a transition consumes
 //! the state that it leaves. Data kept for a shard in every state (waiting messages, generations heard of) is in
-//! `Place`.
+//! `ShardPlace`.
 //!
 //! Source: sharding §2.3 to §2.6, §2.9 to §2.12, §9. Differs: as tagged `[D]` there.
 

@@ -14,7 +14,7 @@ use greylag_sharding::fingerprint::{Fingerprint, Mismatch, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::machine::coordinator::replay::Replay;
 use greylag_sharding::machine::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
-use greylag_sharding::machine::membership::{MemberFacts, Members, Phase, Removal};
+use greylag_sharding::machine::membership::{MemberFacts, MemberPhase, Members, Removal};
 use greylag_sharding::machine::message::{
     AgreementOutcome, Attempt, Claim, ClaimState, CoordinatorId, CoordinatorMessage, Home, RegionMessage, Register,
 };
@@ -237,7 +237,7 @@ impl CoordinatorWorld {
         let before = std::mem::take(&mut self.members.members);
         for (age, node) in case.arg("up").unwrap_or("").split(',').filter(|n| !n.is_empty()).enumerate() {
             let is_silent = case.arg("unreachable").unwrap_or("").split(',').any(|silent| silent == node);
-            let phase = if case.flag("preparing") { Phase::Preparing } else { Phase::Up };
+            let phase = if case.flag("preparing") { MemberPhase::Preparing } else { MemberPhase::Up };
             let facts = MemberFacts { reachable: !is_silent, phase, ..up(age as u32) };
             self.members.members.insert(address(node), facts);
         }

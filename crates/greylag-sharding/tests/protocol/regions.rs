@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::machine::membership::{MemberFacts, Members, Phase, Removal};
+use greylag_sharding::machine::membership::{MemberFacts, MemberPhase, Members, Removal};
 use greylag_sharding::machine::message::{
     Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, Mark, PeerMessage, RegionMessage, Stamp,
 };
@@ -322,7 +322,7 @@ impl RegionsWorld {
 
     fn members_are(&mut self, case: &Case<'_>) {
         let before = std::mem::take(&mut self.members.members);
-        let phase = if case.flag("preparing") { Phase::Preparing } else { Phase::Up };
+        let phase = if case.flag("preparing") { MemberPhase::Preparing } else { MemberPhase::Up };
         for (age, node) in list(case, "up").enumerate() {
             self.members.members.insert(address(node), MemberFacts { phase, ..up(age as u32) });
         }

@@ -7,7 +7,7 @@ use greylag_cluster::AppVersion;
 use greylag_core::UniqueAddress;
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::machine::coordinator;
-use greylag_sharding::machine::membership::{MemberFacts, Members, Phase};
+use greylag_sharding::machine::membership::{MemberFacts, MemberPhase, Members};
 use greylag_sharding::machine::region::{self, Region, RegionConfig};
 use greylag_transport::Lane;
 
@@ -55,7 +55,7 @@ impl<A: Application> World<A> {
             proxy,
         });
         let facts = MemberFacts {
-            phase: Phase::Up,
+            phase: MemberPhase::Up,
             up_number: index as u32 + 1,
             reachable: true,
             roles: BTreeSet::new(),
@@ -135,7 +135,8 @@ impl<A: Application> World<A> {
 
     pub(super) fn is_oldest(&self, node: usize) -> bool {
         let members = &self.views[self.nodes[node].view as usize];
-        let staying = members.members.iter().filter(|(_, m)| !matches!(m.phase, Phase::Down | Phase::Exiting));
+        let staying =
+            members.members.iter().filter(|(_, m)| !matches!(m.phase, MemberPhase::Down | MemberPhase::Exiting));
         staying.min_by_key(|(_, m)| m.up_number).is_some_and(|(oldest, _)| *oldest == self.nodes[node].address)
     }
 

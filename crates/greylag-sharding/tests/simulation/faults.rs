@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::machine::coordinator::{self, StoredState};
-use greylag_sharding::machine::membership::{Members, Phase, Removal};
+use greylag_sharding::machine::membership::{MemberPhase, Members, Removal};
 use greylag_sharding::machine::message::{CoordinatorMessage, FromCoordinator};
 use greylag_sharding::machine::region::{self, RegionState};
 use greylag_transport::Lane;
@@ -311,7 +311,7 @@ impl<A: Application> World<A> {
         let address = self.nodes[node].address.clone();
         self.change_view(|members| {
             if let Some(member) = members.members.get_mut(&address) {
-                member.phase = Phase::Leaving;
+                member.phase = MemberPhase::Leaving;
             }
         });
         self.tell(node, region::Input::GracefulShutdown);
@@ -386,8 +386,8 @@ impl<A: Application> World<A> {
         }
         self.note(|| "the cluster prepares to end".into());
         self.change_view(|members| {
-            for member in members.members.values_mut().filter(|member| member.phase == Phase::Up) {
-                member.phase = Phase::Preparing;
+            for member in members.members.values_mut().filter(|member| member.phase == MemberPhase::Up) {
+                member.phase = MemberPhase::Preparing;
             }
         });
         let delay = self.random(100, 1500);

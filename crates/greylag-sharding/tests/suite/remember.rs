@@ -194,8 +194,8 @@ impl Flaky {
         self.met.fetch_add(1, Ordering::Relaxed);
         match fault {
             Fault::NoAnswer => std::future::pending().await,
-            Fault::Error => Err(RememberError::Unavailable("on purpose".to_owned())),
-            Fault::Stopped => Err(RememberError::Stopped("on purpose".to_owned())),
+            Fault::Error => Err(RememberError::Unavailable("on purpose".into())),
+            Fault::Stopped => Err(RememberError::Stopped("on purpose".into())),
             Fault::Delay => {
                 tokio::time::sleep(Duration::from_millis(500)).await;
                 Ok(())

@@ -9,7 +9,7 @@ use greylag_cluster::AppVersion;
 use greylag_core::UniqueAddress;
 use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::machine::membership::{MemberFacts, Members, Phase};
+use greylag_sharding::machine::membership::{MemberFacts, MemberPhase, Members};
 use greylag_sharding::machine::message::{CoordinatorId, CoordinatorMessage, FromCoordinator, RegionMessage};
 use greylag_sharding::machine::region::{Answer, Effect, Input, Region, RegionConfig, Request, RequestEnd};
 use greylag_sharding::settings::ShardingSettings;
@@ -62,7 +62,7 @@ impl Harness {
             lane_of: Arc::new(|_| Lane::ordinary(0)),
         };
         let facts = MemberFacts {
-            phase: Phase::Up,
+            phase: MemberPhase::Up,
             up_number: 1,
             reachable: true,
             roles: BTreeSet::new(),

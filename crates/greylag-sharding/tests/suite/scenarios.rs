@@ -14,7 +14,7 @@ use crate::common::machines::up;
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 use greylag_sharding::fingerprint::Fingerprint;
 use greylag_sharding::ids::{RegionId, ShardId};
-use greylag_sharding::machine::membership::{Members, Phase, Removal};
+use greylag_sharding::machine::membership::{MemberPhase, Members, Removal};
 use greylag_sharding::machine::message::{
     Attempt, CoordinatorId, CoordinatorMessage, FromCoordinator, Home, Mark, PeerMessage, RegionMessage, Stamp,
 };
@@ -1221,7 +1221,7 @@ impl Harness {
 fn scenario_17_a_region_whose_node_is_not_up_registers_with_nobody() {
     let mut harness = Harness::new();
     let mut members = Members::clone(&members_without(&[], harness.now));
-    members.members.get_mut(&address(P)).expect("a member").phase = Phase::Joining;
+    members.members.get_mut(&address(P)).expect("a member").phase = MemberPhase::Joining;
     harness.nodes[P].region = Region::new(config(P), harness.now);
     harness.told.clear();
     harness.tell(P, Input::Membership(Arc::new(members)));
@@ -1292,7 +1292,7 @@ fn scenario_51_a_shard_that_stops_in_order_is_not_killed_for_want_of_another_reg
 /// All three members are there, and the cluster prepares to end.
 fn members_that_prepare(at: Instant) -> Arc<Members> {
     let mut members = Members::clone(&members_without(&[], at));
-    members.members.values_mut().for_each(|member| member.phase = Phase::Preparing);
+    members.members.values_mut().for_each(|member| member.phase = MemberPhase::Preparing);
     Arc::new(members)
 }
 

@@ -9,7 +9,7 @@ use greylag_ddata::{KeyId, LoadBatch, LoadedRecord, StoreError as Failure, Store
 
 use super::planner::{Change, DELTA, ENTRIES, HEAD, META_KEY, PIECE, parse_key};
 use super::record::{self, Head};
-use super::shared::{Shared, off_thread};
+use super::shared::{EntryStore, off_thread};
 use crate::{Reader, StoreError};
 
 /// About how many bytes a batch of loaded records has.
@@ -41,7 +41,7 @@ enum Step {
     Over,
 }
 
-pub(super) fn load_all(shared: Arc<Shared>) -> BoxStream<'static, Result<LoadBatch, Failure>> {
+pub(super) fn load_all(shared: Arc<EntryStore>) -> BoxStream<'static, Result<LoadBatch, Failure>> {
     stream::unfold(Step::Begin, move |step| {
         let shared = shared.clone();
         async move {
@@ -64,7 +64,7 @@ pub(super) fn load_all(shared: Arc<Shared>) -> BoxStream<'static, Result<LoadBat
 
 type Read = Result<(LoadBatch, Option<Box<Rest>>), Failure>;
 
-fn begin(shared: &Shared) -> Read {
+fn begin(shared: &EntryStore) -> Read {
     let reader = shared.open()?.reader().map_err(|error| shared.failed(&error))?;
     let meta = read_meta(&reader).map_err(|error| shared.failed(&error))?;
     let records = Box::new(reader.range(&[ENTRIES], &[ENTRIES + 1]));
@@ -88,7 +88,7 @@ fn read_meta(reader: &Reader) -> Result<Option<StoreMeta>, StoreError> {
     })
 }
 
-fn go_on(shared: &Shared, mut rest: Box<Rest>) -> Read {
+fn go_on(shared: &EntryStore, mut rest: Box<Rest>) -> Read {
     let (mut records, mut bytes) = (Vec::new(), 0);
     while bytes < BATCH_BYTES {
         let Some(parts) = next_entry(&mut rest).map_err(|error| shared.failed(&error))? else {
@@ -112,7 +112,7 @@ fn size(record: &LoadedRecord) -> usize {
 
 /// Removes leftovers of stores that failed half-way. Loading does not wait; what is not removed now is removed next
 /// time.
-fn sweep(shared: &Shared, orphans: Vec<Bytes>) {
+fn sweep(shared: &EntryStore, orphans: Vec<Bytes>) {
     if let Some(store) = shared.opened().filter(|_| !orphans.is_empty()) {
         tracing::info!(count = orphans.len(), "removed the leftovers of stores that failed half-way");
         drop(store.submit(Change::RemoveOrphans(orphans)));

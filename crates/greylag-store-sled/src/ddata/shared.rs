@@ -19,7 +19,7 @@ const REQUEST_BYTES: usize = 1 << 20;
 const PIECES: usize = 16;
 
 /// A store of durable entries, opened or not.
-pub(super) struct Shared {
+pub(super) struct EntryStore {
     pub(super) path: PathBuf,
     settings: StoreSettings,
     numbers: Numbers,
@@ -27,7 +27,7 @@ pub(super) struct Shared {
     store: Mutex<Option<Store<Entries>>>,
 }
 
-impl Shared {
+impl EntryStore {
     pub(super) fn new(path: PathBuf, settings: DdataStoreSettings) -> Self {
         let DdataStoreSettings { cache_bytes, min_free_bytes, ballast_bytes, disk, engine } = settings;
         let settings = StoreSettings { cache_bytes, ballast_bytes, ..engine };

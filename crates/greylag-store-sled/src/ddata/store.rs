@@ -9,7 +9,7 @@ use greylag_ddata::{DurableStore, LoadBatch, StoreError as Failure, StoreOp};
 
 use super::loading;
 use super::settings::DdataStoreSettings;
-use super::shared::{Shared, off_thread};
+use super::shared::{EntryStore, off_thread};
 
 /// Keeps durable entries in a directory. Nothing is opened before the replicator loads.
 ///
@@ -46,13 +46,13 @@ use super::shared::{Shared, off_thread};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct DdataStore {
-    shared: Arc<Shared>,
+    shared: Arc<EntryStore>,
 }
 
 impl DdataStore {
     /// The store in the directory `path`, which is created when the store is opened.
     pub fn new(path: impl Into<PathBuf>, settings: DdataStoreSettings) -> Self {
-        Self { shared: Arc::new(Shared::new(path.into(), settings)) }
+        Self { shared: Arc::new(EntryStore::new(path.into(), settings)) }
     }
 
     /// The directory of a replicator's store: a path that ends in `ddata` is completed by the names of cluster and

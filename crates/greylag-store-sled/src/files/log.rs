@@ -39,7 +39,7 @@ struct Message<'a> {
 
 /// The place of a message in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Place {
+pub(crate) struct LogPosition {
     /// The position of the message in the order of the log.
     lsn: u64,
     page: u64,
@@ -86,7 +86,7 @@ impl Log {
     }
 
     /// The places of all whole pages and changes, in the order in which they were written.
-    pub(crate) fn places(&mut self) -> io::Result<Vec<Place>> {
+    pub(crate) fn places(&mut self) -> io::Result<Vec<LogPosition>> {
         let mut places = Vec::new();
         let length = self.file.metadata()?.len();
         for segment_at in (0..length).step_by(SEGMENT_BYTES) {
@@ -98,7 +98,7 @@ impl Log {
     }
 
     /// The content of the message at a place, with its page; `None` if the message is not of a leaf page.
-    pub(crate) fn read(&mut self, place: &Place) -> io::Result<Option<(u64, Content<'_>)>> {
+    pub(crate) fn read(&mut self, place: &LogPosition) -> io::Result<Option<(u64, Content<'_>)>> {
         self.read_segment(place.segment_at)?;
         let body = &self.segment[place.body_at..place.body_at + place.body_bytes];
         Ok(content(place.kind, body).map(|content| (place.page, content)))
@@ -124,7 +124,7 @@ impl Log {
 }
 
 /// Finds all whole messages of a segment; behind damage it searches byte by byte.
-fn find_all(segment: &[u8], segment_at: u64, places: &mut Vec<Place>) {
+fn find_all(segment: &[u8], segment_at: u64, places: &mut Vec<LogPosition>) {
     let mut at = SEGMENT_HEADER_BYTES;
     while at < segment.len() {
         let Some(message) = message(&segment[at..]) else {
@@ -133,7 +133,7 @@ fn find_all(segment: &[u8], segment_at: u64, places: &mut Vec<Place>) {
         };
         let body_at = at + message.header_bytes;
         if matches!(message.kind, PAGE | CHANGE) {
-            places.push(Place {
+            places.push(LogPosition {
                 lsn: message.segment_number.saturating_mul(SEGMENT_BYTES as u64).saturating_add(at as u64),
                 page: message.page,
                 segment_at,

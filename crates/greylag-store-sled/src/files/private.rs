@@ -60,7 +60,7 @@ mod tests {
     use crate::settings::StoreSettings;
     use crate::store::Store;
 
-    struct Guarded(u64);
+    struct NumberedPlanner(u64);
     struct Put;
 
     impl Request for Put {
@@ -69,7 +69,7 @@ mod tests {
         }
     }
 
-    impl Planner for Guarded {
+    impl Planner for NumberedPlanner {
         type Request = Put;
         type Answer = ();
 
@@ -104,7 +104,7 @@ mod tests {
         let path = place.path().join("above").join("store");
         let settings = || StoreSettings { ballast_bytes: 4096, ..StoreSettings::test() };
         let work = |number: u64| {
-            let store = Store::open(&path, settings(), Guarded(number)).unwrap();
+            let store = Store::open(&path, settings(), NumberedPlanner(number)).unwrap();
             store.submit(Put).unwrap().wait().unwrap();
             store.close().unwrap();
         };

@@ -22,7 +22,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::finisher::{Applied, Finisher};
-use super::shared::{Phase, Shared};
+use super::shared::{StoreInner, StorePhase};
 use super::watchdog::watch;
 use crate::batch::Batch;
 use crate::engine::{Engine, collect_garbage, drop_page_cache};
@@ -43,9 +43,9 @@ pub(crate) fn start<P: Planner>(
     path: PathBuf,
     settings: StoreSettings,
     mut planner: P,
-) -> Result<Arc<Shared<P>>, OpenError> {
+) -> Result<Arc<StoreInner<P>>, OpenError> {
     let opened = open_recovered(&path, &settings, &mut planner)?;
-    let shared = Arc::new(Shared::new(path.clone(), settings, Reader::new(opened.engine.clone())));
+    let shared = Arc::new(StoreInner::new(path.clone(), settings, Reader::new(opened.engine.clone())));
     let failed = |error: std::io::Error| OpenError::Failed { path: path.clone(), source: error.into() };
     let committer = Committer { shared: shared.clone(), planner };
     thread::Builder::new().name("greylag-commit".into()).spawn(move || committer.run(opened)).map_err(&failed)?;
@@ -114,7 +114,7 @@ fn open_once<P: Planner>(path: &Path, settings: &StoreSettings, planner: &mut P)
 }
 
 struct Committer<P: Planner> {
-    shared: Arc<Shared<P>>,
+    shared: Arc<StoreInner<P>>,
     planner: P,
 }
 
@@ -184,7 +184,7 @@ impl<P: Planner> Committer<P> {
     fn next_group(&mut self) -> Result<Option<Vec<P::Request>>, StoreError> {
         let mut state = self.shared.lock();
         loop {
-            if let Phase::Down(reason) = &state.phase {
+            if let StorePhase::Down(reason) = &state.phase {
                 return Err(StoreError::Down(reason.clone()));
             }
             if state.committing.is_empty() || !self.planner.needs_durable() {
@@ -218,13 +218,13 @@ impl<P: Planner> Committer<P> {
             match open_recovered(&self.shared.path, &settings, &mut self.planner) {
                 Ok(opened) => {
                     self.shared.set_reader(Some(Reader::new(opened.engine.clone())));
-                    self.shared.lock().phase = Phase::Up;
+                    self.shared.lock().phase = StorePhase::Up;
                     tracing::info!(path = %self.shared.path.display(), "store is up again");
                     return Some(opened);
                 }
                 Err(error) => {
                     tracing::error!(%error, "reopening the store failed; trying again");
-                    self.shared.lock().phase = Phase::Down(error.to_string().into());
+                    self.shared.lock().phase = StorePhase::Down(error.to_string().into());
                 }
             }
             backoff = (backoff * 2).min(settings.reopen_max_backoff);
@@ -248,7 +248,7 @@ impl<P: Planner> Committer<P> {
     fn end(&self) {
         let mut state = self.shared.lock();
         state.abandon_pending();
-        state.phase = Phase::Closed;
+        state.phase = StorePhase::Closed;
         self.shared.phase_changed.notify_all();
     }
 }

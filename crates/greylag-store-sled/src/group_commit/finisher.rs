@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::shared::{Phase, Shared};
+use super::shared::{StoreInner, StorePhase};
 use crate::batch::Batch;
 use crate::engine::Engine;
 use crate::error::StoreError;
@@ -39,7 +39,7 @@ pub(crate) struct Applied<P: Planner> {
 
 /// The committer's handle of the finisher thread.
 pub(crate) struct Finisher<P: Planner> {
-    shared: Arc<Shared<P>>,
+    shared: Arc<StoreInner<P>>,
     steps: Arc<Mutex<Steps<P>>>,
     groups: Sender<Applied<P>>,
     synced: Receiver<()>,
@@ -50,7 +50,7 @@ pub(crate) struct Finisher<P: Planner> {
 
 impl<P: Planner> Finisher<P> {
     pub(crate) fn start(
-        shared: Arc<Shared<P>>,
+        shared: Arc<StoreInner<P>>,
         engine: Arc<Engine>,
         guard: Option<TailGuard>,
     ) -> Result<Self, StoreError> {
@@ -121,7 +121,7 @@ fn finish_all<P: Planner>(
 
 /// The steps that make a group durable, one group at a time.
 struct Steps<P: Planner> {
-    shared: Arc<Shared<P>>,
+    shared: Arc<StoreInner<P>>,
     engine: Arc<Engine>,
     guard: Option<TailGuard>,
 }
@@ -151,7 +151,7 @@ impl<P: Planner> Steps<P> {
         let senders = {
             let mut state = self.shared.lock();
             let group = match state.phase {
-                Phase::Up => state.committing.pop_front(),
+                StorePhase::Up => state.committing.pop_front(),
                 // The watchdog has declared this group stalled; do not answer against it.
                 _ => None,
             };
@@ -225,7 +225,7 @@ mod tests {
         engine.apply(&batch).unwrap();
         break_it(&mut engine, &mut guard);
         let engine = Arc::new(engine);
-        let shared = Arc::new(Shared::new(directory.path().into(), settings.clone(), Reader::new(engine.clone())));
+        let shared = Arc::new(StoreInner::new(directory.path().into(), settings.clone(), Reader::new(engine.clone())));
         let mut asked = shared.submit(Ask).unwrap();
         shared.lock().take_group(&settings);
         let is_durable = Arc::new(AtomicBool::new(false));

@@ -9,4 +9,4 @@ mod shared;
 mod watchdog;
 
 pub(crate) use committer::start;
-pub(crate) use shared::Shared;
+pub(crate) use shared::StoreInner;

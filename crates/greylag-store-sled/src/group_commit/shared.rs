@@ -16,7 +16,7 @@ use crate::reader::Reader;
 use crate::settings::StoreSettings;
 
 /// The state shared by the handles, the committer and the watchdog.
-pub(crate) struct Shared<P: Planner> {
+pub(crate) struct StoreInner<P: Planner> {
     pub(crate) path: PathBuf,
     pub(crate) settings: StoreSettings,
     state: Mutex<State<P>>,
@@ -30,14 +30,14 @@ pub(crate) struct Shared<P: Planner> {
     pub(crate) sync: Mutex<()>,
 }
 
-pub(crate) enum Phase {
+pub(crate) enum StorePhase {
     Up,
     Down(Arc<str>),
     Closed,
 }
 
 pub(crate) struct State<P: Planner> {
-    pub(crate) phase: Phase,
+    pub(crate) phase: StorePhase,
     pub(crate) closing: bool,
     waiting: Queue<P::Request, P::Answer>,
     /// The groups in hand, the oldest first. The watchdog drops them when a commit stalls.
@@ -87,11 +87,11 @@ impl<P: Planner> State<P> {
     }
 }
 
-impl<P: Planner> Shared<P> {
+impl<P: Planner> StoreInner<P> {
     /// The state of a store that was just opened.
     pub(crate) fn new(path: PathBuf, settings: StoreSettings, reader: Reader) -> Self {
         let state = State {
-            phase: Phase::Up,
+            phase: StorePhase::Up,
             closing: false,
             waiting: Queue::default(),
             committing: VecDeque::new(),
@@ -115,8 +115,8 @@ impl<P: Planner> Shared<P> {
     pub(crate) fn submit(&self, request: P::Request) -> Result<oneshot::Receiver<P::Answer>, Refused> {
         let mut state = self.lock();
         match &state.phase {
-            Phase::Down(reason) => return Err(Refused::Down(reason.clone())),
-            Phase::Up if !state.closing => {}
+            StorePhase::Down(reason) => return Err(Refused::Down(reason.clone())),
+            StorePhase::Up if !state.closing => {}
             _ => return Err(Refused::Down("it was closed".into())),
         }
         let pending_bytes = state.waiting.bytes() + request.bytes();
@@ -146,10 +146,10 @@ impl<P: Planner> Shared<P> {
     pub(crate) fn health(&self) -> Health {
         let state = self.lock();
         match &state.phase {
-            Phase::Down(reason) => return Health::Down(reason.to_string()),
-            Phase::Closed => return Health::Down("it was closed".into()),
-            Phase::Up if state.closing => return Health::Down("it is being closed".into()),
-            Phase::Up => {}
+            StorePhase::Down(reason) => return Health::Down(reason.to_string()),
+            StorePhase::Closed => return Health::Down("it was closed".into()),
+            StorePhase::Up if state.closing => return Health::Down("it is being closed".into()),
+            StorePhase::Up => {}
         }
         let mut reasons = Vec::new();
         if state.waiting.bytes() > self.settings.max_pending_bytes / 2 {
@@ -172,11 +172,11 @@ impl<P: Planner> Shared<P> {
         self.phase_changed.notify_all();
     }
 
-    /// Waits until the committer, asked by [`Shared::begin_close`], has ended.
+    /// Waits until the committer, asked by [`StoreInner::begin_close`], has ended.
     pub(crate) fn wait_closed(&self) -> Result<(), StoreError> {
         let give_up_at = Instant::now() + self.settings.commit_stall_timeout;
         let mut state = self.lock();
-        while !matches!(state.phase, Phase::Closed) {
+        while !matches!(state.phase, StorePhase::Closed) {
             let left = give_up_at.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(StoreError::Stalled(self.settings.commit_stall_timeout));
@@ -198,13 +198,13 @@ impl<P: Planner> Shared<P> {
 
     pub(crate) fn poison_locked(&self, state: &mut State<P>, error: &StoreError) {
         state.abandon_pending();
-        if !matches!(state.phase, Phase::Up) {
+        if !matches!(state.phase, StorePhase::Up) {
             return;
         }
         tracing::error!(path = %self.path.display(), %error, "store failed; pending requests have an unknown outcome");
         self.set_reader(None);
         state.stats.poisoned += 1;
-        state.phase = Phase::Down(error.to_string().into());
+        state.phase = StorePhase::Down(error.to_string().into());
         self.phase_changed.notify_all();
         self.work.notify_all();
     }

@@ -4,7 +4,7 @@ use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::shared::{Phase, Shared};
+use super::shared::{StoreInner, StorePhase};
 use crate::error::StoreError;
 use crate::files::ballast::Ballast;
 use crate::planner::Planner;
@@ -12,13 +12,13 @@ use crate::planner::Planner;
 const CHORES_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Watches one store until it is closed.
-pub(crate) fn watch<P: Planner>(shared: &Arc<Shared<P>>) {
+pub(crate) fn watch<P: Planner>(shared: &Arc<StoreInner<P>>) {
     let interval = (shared.settings.commit_stall_timeout / 4).clamp(Duration::from_millis(1), CHORES_INTERVAL);
     let mut chores = Chores::new(CHORES_INTERVAL);
     let mut state = shared.lock();
-    while !matches!(state.phase, Phase::Closed) {
+    while !matches!(state.phase, StorePhase::Closed) {
         let stalled = |since: Instant| since.elapsed() > shared.settings.commit_stall_timeout;
-        if matches!(state.phase, Phase::Up) && state.committing.front().is_some_and(|group| stalled(group.since)) {
+        if matches!(state.phase, StorePhase::Up) && state.committing.front().is_some_and(|group| stalled(group.since)) {
             shared.poison_locked(&mut state, &StoreError::Stalled(shared.settings.commit_stall_timeout));
             state.hung_since = Some(Instant::now());
         }
@@ -32,7 +32,7 @@ pub(crate) fn watch<P: Planner>(shared: &Arc<Shared<P>>) {
     }
 }
 
-fn do_chores<P: Planner>(shared: &Shared<P>) {
+fn do_chores<P: Planner>(shared: &StoreInner<P>) {
     let has_blobs = shared.reader().is_ok_and(|reader| reader.has_blobs());
     Ballast::new(&shared.path, shared.settings.ballast_bytes).restore();
     shared.lock().has_blobs = has_blobs;

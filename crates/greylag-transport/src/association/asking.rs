@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use greylag_core::{Uid, UniqueAddress};
 
-use super::{Association, Effect, Event, Phase};
+use super::{Association, Effect, Event, LanePhase};
 use crate::lanes::lane::Lane;
 
 impl Association {
@@ -15,11 +15,11 @@ impl Association {
     /// messages under way in it would be lost; the lane for large messages, which is mostly at rest, is dialled in its
     /// stead. If that lane is open too, it is doubled only if `even_if_open`.
     pub(super) fn ask(&mut self, now: Instant, even_if_open: bool, out: &mut Vec<Effect>) {
-        let rests = |phase| matches!(phase, Phase::Idle | Phase::Waiting { .. });
+        let rests = |phase| matches!(phase, LanePhase::Idle | LanePhase::Waiting { .. });
         let lane = match (self.lane(Lane::CONTROL), self.lane(Lane::LARGE)) {
             (control, _) if rests(control) => Lane::CONTROL,
             // A dial is under way already.
-            (Phase::Dialing { .. }, _) | (_, Phase::Dialing { .. }) => return,
+            (LanePhase::Dialing { .. }, _) | (_, LanePhase::Dialing { .. }) => return,
             (_, large) if rests(large) || even_if_open => Lane::LARGE,
             _ => return,
         };
@@ -27,7 +27,7 @@ impl Association {
             return;
         }
         match self.lane(lane) {
-            Phase::Active { .. } => self.on_duplicate(lane, out),
+            LanePhase::Active { .. } => self.on_duplicate(lane, out),
             phase if rests(phase) => self.dial(lane, out),
             _ => {}
         }

@@ -11,7 +11,7 @@ fn read(text: &str) -> Result<ReadSettings, ConfigProblems> {
 fn problems(text: &str) -> Vec<String> {
     let problems = match read(text) {
         Err(problems) => problems,
-        Ok(read) => read.check().expect_err("something is wrong"),
+        Ok(read) => read.validate().expect_err("something is wrong"),
     };
     problems.0.iter().map(ToString::to_string).collect()
 }
@@ -220,7 +220,7 @@ fn discovery_by_dns_needs_a_name_a_port_and_a_number_of_contacts() {
     }
     let text = "transport.cluster_name = \"a\"\ncluster.discovery = { method = \"dns_service\", name = \"_a._tcp.b\" }\n\
                 cluster.bootstrap.required_contacts = 2";
-    read(text).expect("it reads").check().expect("nothing is missing");
+    read(text).expect("it reads").validate().expect("nothing is missing");
 }
 
 /// cluster T40: TLS is chosen by one key and described by others.
@@ -243,7 +243,7 @@ fn the_admin_service_has_its_own_certificate() {
                 management.tls_key = \"k\"\nmanagement.tls_cert = \"c\"\nmanagement.tls_ca = \"a\"\n\
                 management.tls_mutual = false\nmanagement.tls_peer_subject = \"shop.example\"";
     let read_all = read(text).expect("it reads");
-    read_all.check().expect("nothing is missing");
+    read_all.validate().expect("nothing is missing");
     let greylag_transport::Tls::Files(files) = &read_all.settings.management.tls else { panic!("{read_all:?}") };
     assert_eq!((files.cert.to_str(), files.mutual), (Some("c"), false));
     assert_eq!(files.peer_subject, greylag_transport::PeerSubject::Named("shop.example".to_owned()));
@@ -264,7 +264,7 @@ fn the_reliable_part_of_the_transport_is_set_by_file() {
                 give_up_reliable_after = \"1h\"\non_reliable_give_up = \"notify\"\ntermination_flush_timeout = \"4s\"\n\
                 stop_idle_outbound_after = \"1m\"\nquarantine_idle_outbound_after = \"2h\"\nlog_frame_size_exceeding = \"64KiB\"";
     let read_all = read(text).expect("it reads");
-    read_all.check().expect("it works");
+    read_all.validate().expect("it works");
     let transport = read_all.settings.transport;
     assert_eq!((transport.reliable_buffer_size, transport.reliable_resend_interval), (7, Duration::from_secs(2)));
     assert_eq!(transport.give_up_reliable_after, Duration::from_secs(3600));
@@ -307,7 +307,7 @@ fn every_sentence_of_the_validation_is_checked_and_all_problems_come_together() 
     // `off` is valid in place of a duration, and a proxy may buffer nothing.
     let fine = "transport.cluster_name = \"a\"\ncluster.weakly_up_after = \"off\"\ncluster.down_removal_margin = \"off\"\n\
                 cluster.singleton_proxy.buffer_size = 0";
-    read(fine).expect("it reads").check().expect("it works");
+    read(fine).expect("it reads").validate().expect("it works");
 }
 
 const LEASE: &str = "transport.cluster_name = \"a\"\ncluster.sbr.active_strategy = \"lease_majority\"\n";
@@ -334,7 +334,7 @@ fn leases_of_shards_need_the_nodes_store_of_leases() {
     let found = problems(&with("cluster.sbr.lease_majority.lease = \"other\""));
     assert!(found[0].contains("sharding.use_lease: ") && found[0].contains("\"other\""), "{found:?}");
     let fine = with("cluster.sbr.lease_majority.lease = \"own\"");
-    read(&fine).expect("it reads").check().expect("it works");
+    read(&fine).expect("it reads").validate().expect("it works");
 }
 
 #[test]
@@ -342,7 +342,7 @@ fn leases_of_shards_need_the_nodes_store_of_leases() {
 fn the_store_postgres_is_checked_before_anything_starts() {
     let with = |more: &str| format!("{LEASE}cluster.sbr.lease_majority.lease = \"postgres\"\n{more}");
     let fine = with("cluster.lease.postgres.connection = \"host=127.0.0.1 user=a password=secret\"");
-    read(&fine).expect("it reads").check().expect("it works");
+    read(&fine).expect("it reads").validate().expect("it works");
     for (more, key, why) in [
         ("", "connection", "needs a connection string"),
         ("cluster.lease.postgres.connection = \"host=a user=b sslmode=verify-full\"", "connection", "sslrootcert"),

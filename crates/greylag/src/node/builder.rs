@@ -200,7 +200,7 @@ impl NodeBuilder {
             *join_limit = Some(join_limit.unwrap_or(timeout).min(timeout * 9 / 10));
         }
         let without_store = leases::choose_store(&mut read.settings, self.lease_stores);
-        read.check_with(without_store)?;
+        read.validate_with(without_store)?;
         let discovery = discovery(self.discovery, &read.settings)?;
         // One small runtime carries the control lanes and membership (cluster C7).
         read.settings.transport.control_threads = read.settings.cluster.cluster_threads;

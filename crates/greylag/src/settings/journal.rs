@@ -114,8 +114,8 @@ impl JournalSettings {
     /// Problems of these settings: the key with its section, and why.
     pub(crate) fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
-        problems.extend(self.breaker.check().err().map(|error| refused_by(&error)));
-        if let Err(error) = self.snapshot_breaker.check() {
+        problems.extend(self.breaker.validate().err().map(|error| refused_by(&error)));
+        if let Err(error) = self.snapshot_breaker.validate() {
             let of_snapshots = |text: &str| text.replace("breaker.", "snapshot_breaker.");
             problems.push(refused(&of_snapshots(error.key()), of_snapshots(&error.to_string())));
         }
@@ -205,7 +205,7 @@ impl JournalSettings {
         if self.kind == JournalKind::Service && self.service.address.is_empty() {
             problems.push(refused("service.address", "the journal service needs an address, host:port"));
         }
-        if let Err(error) = self.service.settings.check() {
+        if let Err(error) = self.service.settings.validate() {
             let key = match &error {
                 SettingsError::Zero { key } => key,
                 SettingsError::Backoff { .. } => "service.max_backoff",

@@ -45,7 +45,7 @@ fn the_error_of_a_start_is_a_sentence_with_every_wrong_key_and_each_cause_once()
 #[test]
 fn errors_of_transport_and_cluster_are_sentences() {
     let settings = TransportSettings { max_batch_messages: 0, ..TransportSettings::default() };
-    let errors = settings.check().expect_err("no name, and no message");
+    let errors = settings.validate().expect_err("no name, and no message");
     let text = printed(transport::BindError::from(errors.clone()));
     for key in ["transport.cluster_name", "transport.max_batch_messages"] {
         assert!(text.contains(key) && printed(errors.clone()).contains(key), "{text}");
@@ -72,7 +72,7 @@ fn errors_of_the_layers_above_are_sentences() {
     printed(ddata::Key::<greylag::crdt::GCounter>::new("").expect_err("no id"));
     printed(ddata::StartError::Settings("ddata.gossip_interval = 0s".to_owned()));
     printed(sharding::error::InvalidTypeName { name: "a/b".to_owned(), why: "it has a slash" });
-    printed(sharding::InitError::NoReplicator { reason: "it runs already".to_owned() });
+    printed(sharding::InitError::NoReplicator { reason: ddata::StartError::Settings("none".to_owned()) });
     printed(sharding::NotStarted { name: "Cart".to_owned(), known: vec!["Order".to_owned()] });
     printed(delivery::ProducerId::new("").expect_err("no id"));
     let error = delivery::SettingsError { field: "producer.window", why: "it must not be 0" };
@@ -96,6 +96,6 @@ fn errors_of_stores_and_services_are_sentences() {
     printed(journal_service::ConnectError::Unreachable { address: "a:1".to_owned(), cause: "refused".to_owned() });
     printed(management::StartError::PlainText { address: ([10, 0, 0, 1], 1).into() });
     printed(management::connect("nowhere").expect_err("no port"));
-    printed(discovery_dns::InvalidName::System("no resolv.conf".to_owned()));
+    printed(discovery_dns::InvalidName::System("no resolv.conf".into()));
     printed(lease_postgres::PostgresLeaseError::InvalidTls { why: "sslmode is what?".to_owned() });
 }

@@ -33,7 +33,7 @@ pub(crate) enum LeaseRequest {
 
 /// A verdict that waits for the lease.
 #[derive(Debug)]
-struct Waiting {
+struct PendingVerdict {
     picture: Picture,
     ruling: Ruling,
     when: String,
@@ -68,7 +68,7 @@ pub(super) struct Answered {
 /// The lease of the resolver of one node.
 #[derive(Debug, Default)]
 pub(super) struct ResolverLease {
-    waiting: Option<Box<Waiting>>,
+    waiting: Option<Box<PendingVerdict>>,
     holding: Option<Holding>,
 }
 
@@ -87,8 +87,16 @@ impl ResolverLease {
     /// delay.
     pub(super) fn wait(&mut self, now: Instant, picture: Picture, ruling: Ruling, when: String, delay: Duration) {
         let ask_at = if self.holding.is_some() { now } else { now + delay };
-        let waiting =
-            Waiting { picture, ruling, when, ask_at, asked: false, outcome: None, denied_at: None, queued: Vec::new() };
+        let waiting = PendingVerdict {
+            picture,
+            ruling,
+            when,
+            ask_at,
+            asked: false,
+            outcome: None,
+            denied_at: None,
+            queued: Vec::new(),
+        };
         self.waiting = Some(Box::new(waiting));
     }
 
@@ -155,7 +163,7 @@ impl ResolverLease {
         if !granted && one_side && !is_decided && now < *waiting.denied_at.get_or_insert(now) + DECISION_MAY_COME {
             return None;
         }
-        let Waiting { picture, ruling, when, queued, .. } = *self.waiting.take()?;
+        let PendingVerdict { picture, ruling, when, queued, .. } = *self.waiting.take()?;
         Some(Answered { picture, ruling, when, granted, queued })
     }
 

@@ -96,10 +96,10 @@ pub(crate) struct Port<M: Send + 'static> {
     inbox: mpsc::Sender<PortInput>,
     clock: Clock,
     pulse: Pulse,
-    guarded: Mutex<Guarded<M>>,
+    guarded: Mutex<PortState<M>>,
 }
 
-struct Guarded<M> {
+struct PortState<M> {
     proxy: SingletonProxy<QueuedMessage<M>>,
     host: SingletonHost,
     /// The sender to the instance's mailbox, while the instance takes messages.
@@ -147,7 +147,7 @@ impl<M: Send + 'static> Port<M> {
             inbox,
             clock,
             pulse,
-            guarded: Mutex::new(Guarded {
+            guarded: Mutex::new(PortState {
                 proxy: SingletonProxy::new(settings),
                 host: SingletonHost::new(),
                 gate: None,
@@ -160,7 +160,7 @@ impl<M: Send + 'static> Port<M> {
         (port, receiver)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Guarded<M>> {
+    fn lock(&self) -> MutexGuard<'_, PortState<M>> {
         self.guarded.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -202,7 +202,7 @@ impl<M: Send + 'static> Port<M> {
     /// Gives the proxy an input. An error is about the message that was handed in.
     fn proxy_input(
         &self,
-        guarded: &mut Guarded<M>,
+        guarded: &mut PortState<M>,
         input: ProxyInput<QueuedMessage<M>>,
         dropped: &mut Dropped<M>,
     ) -> Result<(), DeadLetterReason> {
@@ -231,7 +231,7 @@ impl<M: Send + 'static> Port<M> {
     /// Queues a message for the instance, or returns it.
     fn forward(
         &self,
-        guarded: &mut Guarded<M>,
+        guarded: &mut PortState<M>,
         host: &UniqueAddress,
         queued: QueuedMessage<M>,
     ) -> Result<(), (QueuedMessage<M>, Loss)> {
@@ -294,7 +294,7 @@ impl<M: Send + 'static> Port<M> {
         self.drop_all(dropped);
     }
 
-    fn host_input(&self, guarded: &mut Guarded<M>, input: HostInput, dropped: &mut Dropped<M>) {
+    fn host_input(&self, guarded: &mut PortState<M>, input: HostInput, dropped: &mut Dropped<M>) {
         let mut effects = Vec::new();
         guarded.host.handle(input, &mut effects);
         for effect in effects {
@@ -403,7 +403,7 @@ impl<M: Send + 'static> Port<M> {
     }
 }
 
-impl<M> Guarded<M> {
+impl<M> PortState<M> {
     /// Puts a message into the mailbox of this node's instance.
     fn deliver(&mut self, queued: QueuedMessage<M>) -> Result<(), (QueuedMessage<M>, DeadLetterReason)> {
         use mpsc::error::TrySendError;

@@ -35,11 +35,11 @@ enum Node<E> {
 
 /// Entries by hash and id, ascending.
 #[derive(Debug)]
-struct Leaf<E>(Vec<Place<E>>);
+struct Leaf<E>(Vec<LeafEntry<E>>);
 
 /// The entry is boxed: places are moved when neighbours come and go.
 #[derive(Debug)]
-struct Place<E> {
+struct LeafEntry<E> {
     hash: u64,
     entry: Box<E>,
 }
@@ -239,7 +239,7 @@ impl<E: Placed> Node<E> {
             && places.len() > LEAF_KEYS
             && depth < MAX_DEPTH
         {
-            let mut parts: [Vec<Place<E>>; 16] = Default::default();
+            let mut parts: [Vec<LeafEntry<E>>; 16] = Default::default();
             let mut rest = places.drain(..).peekable();
             for (at, part) in parts.iter_mut().enumerate() {
                 part.extend(std::iter::from_fn(|| rest.next_if(|place| nibble(place.hash, depth) == at)));
@@ -269,7 +269,7 @@ impl<E: Placed> Node<E> {
         }
     }
 
-    fn drain_into(self, places: &mut Vec<Place<E>>) {
+    fn drain_into(self, places: &mut Vec<LeafEntry<E>>) {
         match self {
             Self::Leaf(_, leaf) => places.extend(leaf.0),
             Self::Inner(_, children) => children.into_iter().for_each(|child| child.drain_into(places)),
@@ -301,7 +301,7 @@ impl<E: Placed> Leaf<E> {
             // Reserve little: doubling would keep room for as many again.
             self.0.reserve_exact(SPARE.max(self.0.len() / 4));
         }
-        self.0.insert(at, Place { hash, entry: Box::new(entry) });
+        self.0.insert(at, LeafEntry { hash, entry: Box::new(entry) });
     }
 
     fn entries(&self) -> impl Iterator<Item = &E> {
@@ -309,7 +309,7 @@ impl<E: Placed> Leaf<E> {
         self.0.iter().map(|place| &*place.entry)
     }
 
-    fn inside(&self, prefix: Prefix) -> impl Iterator<Item = &Place<E>> {
+    fn inside(&self, prefix: Prefix) -> impl Iterator<Item = &LeafEntry<E>> {
         touch(self.0.len());
         self.0.iter().filter(move |place| prefix.contains(place.hash))
     }
@@ -430,8 +430,8 @@ mod tests {
         assert!((0..LEAF_KEYS).all(|number| tree.find(&id(number)).is_some()));
     }
 
-    fn place(hash: u64, number: u32) -> Place<Entry> {
-        Place { hash, entry: Box::new((format!("key-{number:03}").into(), Digest(1))) }
+    fn place(hash: u64, number: u32) -> LeafEntry<Entry> {
+        LeafEntry { hash, entry: Box::new((format!("key-{number:03}").into(), Digest(1))) }
     }
 
     /// ddata G13: shares are disjoint and leave nothing out.

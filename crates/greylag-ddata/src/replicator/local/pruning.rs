@@ -13,7 +13,7 @@ use crate::api::settings::sabotage::Sabotage;
 use crate::data::entries::{Data, EntryContent, Rules};
 use crate::data::types::AnyData;
 use crate::dissemination::delta_log::{Record, RecordContent};
-use crate::pruning::{Phase, PruningNews, RemainingEntries, Renewal, TimeChange, Work, millis, unreachable};
+use crate::pruning::{PruningNews, PruningStep, RemainingEntries, Renewal, TimeChange, Work, millis, unreachable};
 
 /// The most entries of one step; requests are served between steps.
 const STEP: usize = 1_000;
@@ -137,8 +137,8 @@ impl LocalReplica {
         work.after = keys.last().cloned();
         for key in keys {
             match &mut work.phase {
-                Phase::Scan { numbers } => *numbers = wider(*numbers, self.uncovered_numbers(&key, work.removed)),
-                Phase::Perform => work.performed += usize::from(self.perform(now, &key, work.removed, out)),
+                PruningStep::Scan { numbers } => *numbers = wider(*numbers, self.uncovered_numbers(&key, work.removed)),
+                PruningStep::Perform => work.performed += usize::from(self.perform(now, &key, work.removed, out)),
             }
         }
         if is_last {
@@ -150,17 +150,17 @@ impl LocalReplica {
 
     fn finish_phase(&mut self, work: Work, out: &mut Vec<Effect>) {
         match work.phase {
-            Phase::Scan { numbers } => {
+            PruningStep::Scan { numbers } => {
                 if let Some((lowest, highest)) = numbers {
                     self.pruning.ranges.cover(self.writer.numbers(), work.removed, lowest, highest);
                 }
-                self.pruning.work.push(Work { phase: Phase::Perform, after: None, ..work });
+                self.pruning.work.push(Work { phase: PruningStep::Perform, after: None, ..work });
             }
-            Phase::Perform if work.performed > 0 => {
+            PruningStep::Perform if work.performed > 0 => {
                 let (removed, entries) = (work.removed, work.performed);
                 out.push(Effect::Event(ReplicatorEvent::PruningDone { removed, entries }));
             }
-            Phase::Perform => {}
+            PruningStep::Perform => {}
         }
     }
 

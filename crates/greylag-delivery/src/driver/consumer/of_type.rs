@@ -18,12 +18,12 @@ pub struct ConsumerDelivery {
     pub(super) on_undecodable: OnUndecodable,
     pub(super) allow_bypass: bool,
     pub(super) counters: DeliveryCounters,
-    shared: Arc<Shared>,
+    shared: Arc<TypeState>,
 }
 
 /// State that the entities of one type share.
 #[derive(Debug, Default)]
-struct Shared {
+struct TypeState {
     operator_state: OperatorState,
     node_removals: Arc<NodeRemovals>,
     answers: Arc<Answers>,

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::event::EventBus;
-use super::undecodable::Waiting;
+use super::undecodable::UndecodableMessages;
 use super::{DeliveryEvent, DeliveryEvents, DeliveryHealth, Undecodable};
 use crate::ids::MessageId;
 
@@ -16,7 +16,7 @@ const WARNING_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug, Default)]
 pub(crate) struct OperatorState {
     event_bus: EventBus,
-    waiting: Waiting,
+    waiting: UndecodableMessages,
     /// When the last such warning was logged.
     warned_at: Mutex<Option<Instant>>,
 }

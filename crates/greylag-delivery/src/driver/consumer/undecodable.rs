@@ -72,9 +72,9 @@ impl fmt::Debug for Undecodable {
 
 /// The undecodable messages of the entities of one type on one node.
 #[derive(Default)]
-pub(super) struct Waiting(Mutex<BTreeMap<(Arc<str>, MessageId), Undecodable>>);
+pub(super) struct UndecodableMessages(Mutex<BTreeMap<(Arc<str>, MessageId), Undecodable>>);
 
-impl Waiting {
+impl UndecodableMessages {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(Arc<str>, MessageId), Undecodable>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -97,8 +97,8 @@ impl Waiting {
     }
 }
 
-impl fmt::Debug for Waiting {
+impl fmt::Debug for UndecodableMessages {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Waiting").field(&self.count()).finish()
+        f.debug_tuple("UndecodableMessages").field(&self.count()).finish()
     }
 }

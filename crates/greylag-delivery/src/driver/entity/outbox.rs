@@ -129,14 +129,14 @@ pub trait WithOutbox: EventSourced {
 /// Source: delivery §7.
 pub struct EntityOutbox {
     requests: Arc<tokio::sync::Mutex<mpsc::Receiver<OutboxRequest>>>,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<UnsentMessages>>,
     /// The producer of an outbox that was opened with one; the producer ends when this value is dropped.
     producer: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Messages that are stored but not yet handed to the producer.
 #[derive(Default)]
-struct Shared {
+struct UnsentMessages {
     /// The number of the next message to hand out; `None` until the producer has loaded the outbox in this incarnation
     /// of the entity.
     next: Option<SeqNr>,
@@ -151,7 +151,7 @@ enum Request {
     Confirm { confirmations: Vec<Confirmation>, reply: oneshot::Sender<Result<(), QueueError>> },
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn lock(shared: &Mutex<UnsentMessages>) -> MutexGuard<'_, UnsentMessages> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -161,7 +161,7 @@ impl EntityOutbox {
     /// of the entity.
     pub fn new(max_message_bytes: usize) -> (Self, EntityOutboxQueue) {
         let (request, requests) = mpsc::channel(REQUESTS);
-        let (requests, shared) = (Arc::new(tokio::sync::Mutex::new(requests)), Arc::<Mutex<Shared>>::default());
+        let (requests, shared) = (Arc::new(tokio::sync::Mutex::new(requests)), Arc::<Mutex<UnsentMessages>>::default());
         let queue = EntityOutboxQueue {
             requests: request,
             shared: shared.clone(),
@@ -211,7 +211,7 @@ impl EntityOutbox {
     pub fn on_signal<B: WithOutbox>(&self, cx: &mut Ctx<'_, B::Command>, signal: &greylag_persistence::Signal) {
         if matches!(signal, greylag_persistence::Signal::RecoveryCompleted) {
             // The producer has to load the recovered state before it gets new messages.
-            *lock(&self.shared) = Shared::default();
+            *lock(&self.shared) = UnsentMessages::default();
             self.listen::<B>(cx);
         }
     }
@@ -257,7 +257,7 @@ impl EntityOutbox {
         Effect::persist_all(events).then_run(move |state| {
             let outbox = B::outbox(state);
             let mut shared = lock(&shared);
-            *shared = Shared { next: Some(outbox.current()), new: VecDeque::new() };
+            *shared = UnsentMessages { next: Some(outbox.current()), new: VecDeque::new() };
             answer(reply, outbox.loaded().ok_or(QueueError::NotLoaded));
         })
     }
@@ -280,7 +280,7 @@ fn answer<R>(reply: oneshot::Sender<R>, answer: R) {
     let _waits_no_more = reply.send(answer);
 }
 
-impl Shared {
+impl UnsentMessages {
     /// Hands over the messages of the outbox from `next` on; all of them are stored.
     fn hand_over(&mut self, outbox: &DeliveryOutbox) {
         let Some(next) = self.next else { return };
@@ -293,7 +293,7 @@ impl Shared {
 /// polls. Once the entity has ended, every call answers [`QueueError::Fenced`], so that the producer ends as well.
 pub struct EntityOutboxQueue {
     requests: mpsc::Sender<OutboxRequest>,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<UnsentMessages>>,
     /// The answer to a call while the outbox is not loaded.
     loaded: Result<(), QueueError>,
     handed_out: SeqNr,

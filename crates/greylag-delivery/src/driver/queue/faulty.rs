@@ -50,11 +50,11 @@ type FailWhen = Arc<dyn Fn(&str, QueueCall<'_>) -> Option<QueueFault> + Send + S
 #[derive(Clone)]
 pub struct FaultyQueueStore<S> {
     store: S,
-    shared: Arc<Shared>,
+    shared: Arc<FaultState>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct FaultState {
     plan: Mutex<Plan>,
     writes: Mutex<BTreeMap<String, u64>>,
 }

@@ -11,7 +11,7 @@ use crate::error::{ProducerError, SentError};
 use crate::ids::SeqNr;
 
 /// State shared by handles and task.
-pub(crate) struct Shared<T, A: Address> {
+pub(crate) struct SendingState<T, A: Address> {
     pub(super) encoding: Arc<Encoding<T>>,
     pub(super) confirmed: watch::Sender<SeqNr>,
     pub(super) published: Mutex<A::State>,
@@ -20,7 +20,7 @@ pub(crate) struct Shared<T, A: Address> {
     pub(super) is_running: AtomicBool,
 }
 
-impl<T, A: Address> Shared<T, A> {
+impl<T, A: Address> SendingState<T, A> {
     pub(super) fn new(encoding: Arc<Encoding<T>>, published: A::State) -> Self {
         let (end, is_running) = (Mutex::default(), AtomicBool::new(true));
         Self { encoding, confirmed: watch::channel(SeqNr::NONE).0, published: Mutex::new(published), end, is_running }

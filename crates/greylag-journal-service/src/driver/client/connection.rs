@@ -1,5 +1,6 @@
 //! The link of a client to its server: opens it, sends calls over it, and waits for their outcomes.
 
+use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -145,7 +146,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn failure(&self, cause: impl ToString) -> StoreFailure {
+    pub(super) fn failure(&self, cause: impl Into<Box<dyn Error + Send + Sync>>) -> StoreFailure {
         StoreFailure::new(&self.name, cause)
     }
 

@@ -23,8 +23,8 @@ pub struct ServiceJournal {
 /// concerns the last try only, and an earlier one may have stored the append. Source: J10.
 fn resolve_error(error: AppendError, tried_before: bool, last: SeqNr, store: &str) -> AppendError {
     let unknown = |error: AppendError| {
-        let cause = format!("an earlier try was not answered, the last one was refused: {error}");
-        AppendError::Unknown(StoreFailure::new(store, cause))
+        let text = format!("an earlier try was not answered, the last one was refused: {error}");
+        AppendError::Unknown(StoreFailure::new(store, error).with_text(text))
     };
     match error {
         error if !tried_before => error,

@@ -42,18 +42,19 @@ impl Connection {
     ) -> Result<T, SnapshotError> {
         let give_up_at = Instant::now() + self.settings.snapshot_timeout;
         let mut backoff = self.settings.min_backoff;
-        let unavailable = |cause: String| SnapshotError::Unavailable(self.failure(cause));
+        let unavailable = |cause: &str| SnapshotError::Unavailable(self.failure(cause));
         loop {
             if self.is_closed() {
-                return Err(unavailable("the client was closed".into()));
+                return Err(unavailable("the client was closed"));
             }
-            let cause = match tokio::time::timeout_at(give_up_at.into(), call(self.snapshot_service())).await {
+            let status = match tokio::time::timeout_at(give_up_at.into(), call(self.snapshot_service())).await {
                 Ok(Ok(response)) => return Ok(response.into_inner()),
-                Ok(Err(status)) => describe(&status),
-                Err(_) => return Err(unavailable("no answer within snapshot_timeout".into())),
+                Ok(Err(status)) => status,
+                Err(_) => return Err(unavailable("no answer within snapshot_timeout")),
             };
             if Instant::now() + backoff >= give_up_at {
-                return Err(unavailable(cause));
+                let text = describe(&status);
+                return Err(SnapshotError::Unavailable(self.failure(status).with_text(text)));
             }
             tokio::time::sleep(backoff).await;
             backoff = (backoff * 2).min(self.settings.max_backoff);

@@ -27,8 +27,8 @@ fn resolve_error(error: StateWriteError, tried_before: bool, revision: Revision,
         StateWriteError::RevisionMismatch { current } if current.revision <= revision => error,
         StateWriteError::Unknown(_) => error,
         StateWriteError::RevisionMismatch { .. } | StateWriteError::Rejected(_) | StateWriteError::NotStored(_) => {
-            let cause = format!("an earlier try was not answered, the last one was refused: {error}");
-            StateWriteError::Unknown(StoreFailure::new(store, cause))
+            let text = format!("an earlier try was not answered, the last one was refused: {error}");
+            StateWriteError::Unknown(StoreFailure::new(store, error).with_text(text))
         }
     }
 }

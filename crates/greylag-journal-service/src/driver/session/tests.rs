@@ -280,7 +280,7 @@ async fn an_oversized_answer_is_replaced_by_an_error() {
     let queries = client.queries().unwrap();
     let read = queries.read(&"a".parse().unwrap(), ReadRange::all()).await;
     assert!(
-        matches!(&read, Err(ReadError::Unavailable(why)) if why.cause.contains("that a frame can hold")),
+        matches!(&read, Err(ReadError::Unavailable(why)) if why.text().contains("that a frame can hold")),
         "{read:?}"
     );
     assert_eq!(queries.newest().await, Ok(None));

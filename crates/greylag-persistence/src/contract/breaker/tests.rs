@@ -8,7 +8,7 @@ const SECOND: Duration = Duration::from_secs(1);
 #[test]
 fn defaults_are_those_of_the_specification() {
     let show = |settings: BreakerSettings| {
-        assert_eq!(settings.check(), Ok(()));
+        assert_eq!(settings.validate(), Ok(()));
         (settings.max_failures.get(), settings.call_timeout, settings.reset_timeout.as_millis())
     };
     assert_eq!(show(BreakerSettings::default()), (10, 10 * SECOND, 500));
@@ -17,7 +17,7 @@ fn defaults_are_those_of_the_specification() {
         [(Duration::ZERO, SECOND, "breaker.call_timeout"), (SECOND, Duration::ZERO, "breaker.reset_timeout")]
     {
         let none = BreakerSettings { call_timeout, reset_timeout, ..BreakerSettings::default() };
-        assert!(none.check().unwrap_err().to_string().contains(key));
+        assert!(none.validate().unwrap_err().to_string().contains(key));
     }
 }
 

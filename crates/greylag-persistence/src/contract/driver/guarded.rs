@@ -43,7 +43,7 @@ impl<S: ?Sized> Guarded<S> {
     /// # Errors
     /// [`SettingsError`] if the settings cannot work.
     pub fn new(inner: Arc<S>, name: &str, settings: BreakerSettings) -> Result<Self, SettingsError> {
-        settings.check()?;
+        settings.validate()?;
         let store_returns = StoreReturns::of_one();
         let probed = |direction| {
             let breaker = Breaker::new(format!("{direction} breaker of {name}"), settings.clone());
@@ -100,7 +100,7 @@ impl<S: ?Sized + Send + Sync + 'static> Guarded<S> {
 
 /// The outcome for the breaker of a call that ended with `failure`, or with another answer.
 fn outcome_of(failure: Option<StoreFailure>) -> CallOutcome {
-    match failure.filter(|failure| !failure.is_answer) {
+    match failure.filter(|failure| !failure.is_answer()) {
         Some(failure) => CallOutcome::Failed(failure.to_string()),
         None => CallOutcome::Answered,
     }

@@ -172,10 +172,10 @@ fn uncertain(append: &Append, error: AppendError, unanswered: bool) -> AppendErr
         error if !unanswered => error,
         AppendError::Fenced { current } if append.last().is_some_and(|last| current.retains(last)) => error,
         AppendError::Unknown(_) => error,
-        other => AppendError::Unknown(StoreFailure::new(
-            NAME,
-            format!("an earlier try was not answered, this one was refused: {other}"),
-        )),
+        other => {
+            let text = format!("an earlier try was not answered, this one was refused: {other}");
+            AppendError::Unknown(StoreFailure::new(NAME, other).with_text(text))
+        }
     }
 }
 

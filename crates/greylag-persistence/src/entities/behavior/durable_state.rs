@@ -253,12 +253,12 @@ impl DurableStateSettings {
     ///
     /// # Errors
     /// [`SettingsError`], naming the keys.
-    pub fn check(&self) -> Result<(), SettingsError> {
+    pub fn validate(&self) -> Result<(), SettingsError> {
         if self.recovery_timeout.is_zero() {
             return Err(SettingsError::ZeroDuration { key: "recovery_timeout" });
         }
         match self.on_failure {
-            OnFailure::RestartBackoff(backoff) => backoff.check(),
+            OnFailure::RestartBackoff(backoff) => backoff.validate(),
             OnFailure::Stop => Ok(()),
         }
     }
@@ -270,12 +270,12 @@ mod tests {
 
     #[test]
     fn settings_that_cannot_work_are_refused() {
-        assert_eq!(DurableStateSettings::default().check(), Ok(()));
+        assert_eq!(DurableStateSettings::default().validate(), Ok(()));
         let zero = DurableStateSettings { recovery_timeout: Duration::ZERO, ..DurableStateSettings::default() };
-        assert!(zero.check().unwrap_err().to_string().contains("recovery_timeout"));
+        assert!(zero.validate().unwrap_err().to_string().contains("recovery_timeout"));
         let backoff = Backoff { min: Duration::ZERO, ..Backoff::default() };
         let on_failure = OnFailure::RestartBackoff(backoff);
         let backoff = DurableStateSettings { on_failure, ..DurableStateSettings::default() };
-        assert!(backoff.check().unwrap_err().to_string().contains("backoff_min"));
+        assert!(backoff.validate().unwrap_err().to_string().contains("backoff_min"));
     }
 }

@@ -147,13 +147,13 @@ pub enum RecoveryFailure {
 pub enum Failure {
     /// The entity's state could not be built.
     #[error("recovery failed: {0}")]
-    Recovery(RecoveryFailure),
+    Recovery(#[source] RecoveryFailure),
     /// An append failed, or was rejected too often.
     #[error("persist failed: {0}")]
-    Persist(AppendError),
+    Persist(#[source] AppendError),
     /// A durable state was not written.
     #[error("persist failed: {0}")]
-    Write(StateWriteError),
+    Write(#[source] StateWriteError),
     /// A handler panicked.
     #[error("{handler} panicked: {message}")]
     Handler {

@@ -47,7 +47,7 @@ impl RecoveryPermits {
 
     /// Waits for a permit, with a place in the queue from its first poll on. Dropping the future leaves the queue.
     pub async fn acquire(&self) -> RecoveryPermit {
-        let _waiting = Waiting::new(&self.waiting);
+        let _waiting = WaitingEntity::new(&self.waiting);
         // Unconstrained: a task that has used up its budget would get no place at its first poll, and later ones would
         // pass.
         let mut acquiring = std::pin::pin!(unconstrained(self.permits.clone().acquire_owned()));
@@ -78,16 +78,16 @@ impl RecoveryPermits {
 }
 
 /// Counts one waiting entity until its drop, which also comes when the entity gives up waiting.
-struct Waiting<'a>(&'a AtomicUsize);
+struct WaitingEntity<'a>(&'a AtomicUsize);
 
-impl<'a> Waiting<'a> {
+impl<'a> WaitingEntity<'a> {
     fn new(waiting: &'a AtomicUsize) -> Self {
         waiting.fetch_add(1, Ordering::Relaxed);
         Self(waiting)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingEntity<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

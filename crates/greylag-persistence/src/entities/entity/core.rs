@@ -30,7 +30,7 @@ use crate::entities::lifecycle::input::{Action, DeletedBy, Incarnation, Input, S
 use crate::entities::lifecycle::machine::Machine;
 use crate::entities::lifecycle::mailbox::Mailbox;
 use crate::entities::lifecycle::ownership_proof::OwnershipProof;
-use crate::entities::lifecycle::phases::{Phase, Phases};
+use crate::entities::lifecycle::phases::{EntityPhase, Phases};
 use crate::entities::lifecycle::turns::{End, Lifecycle};
 use crate::entities::marks::Marks;
 use crate::entities::settings::EventSourcedSettings;
@@ -113,7 +113,7 @@ impl<B: EventSourced> EntityCore<B> {
     ) -> Result<Self, SettingsError> {
         let Persisted { mut behavior, id, codecs } = entity;
         let settings = behavior.settings(&init.settings);
-        settings.check()?;
+        settings.validate()?;
         if settings.under_delivery && !init.caps.metadata {
             return Err(SettingsError::MetadataMissing);
         }
@@ -200,17 +200,17 @@ impl<B: EventSourced> EntityCore<B> {
     /// The entity's phase.
     pub fn phase(&self) -> PhaseName {
         match self.phases.phase() {
-            Phase::AwaitingPermit => PhaseName::AwaitingPermit,
-            Phase::Recovering(recovery) => match recovery.step() {
+            EntityPhase::AwaitingPermit => PhaseName::AwaitingPermit,
+            EntityPhase::Recovering(recovery) => match recovery.step() {
                 RecoveryStep::Claim => PhaseName::Claiming,
                 RecoveryStep::Snapshot => PhaseName::LoadingSnapshot,
                 RecoveryStep::Replay | RecoveryStep::State => PhaseName::Replaying,
             },
-            Phase::Running => PhaseName::Running,
-            Phase::Writing(_) => PhaseName::Persisting,
-            Phase::BackingOff { .. } => PhaseName::BackingOff,
-            Phase::Failed => PhaseName::Failed,
-            Phase::Stopped => PhaseName::Stopped,
+            EntityPhase::Running => PhaseName::Running,
+            EntityPhase::Writing(_) => PhaseName::Persisting,
+            EntityPhase::BackingOff { .. } => PhaseName::BackingOff,
+            EntityPhase::Failed => PhaseName::Failed,
+            EntityPhase::Stopped => PhaseName::Stopped,
         }
     }
 

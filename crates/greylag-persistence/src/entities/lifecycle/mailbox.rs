@@ -9,7 +9,7 @@ use std::time::Instant;
 use greylag_core::{DeadLetterReason, EntityError, answer_dropped};
 
 use super::input::{Action, DroppedCommand, Incarnation};
-use super::stash::{Stash, Waiting};
+use super::stash::{Stash, Stashed};
 use crate::entities::behavior::chain::{Chain, ChainRequest, guard};
 use crate::entities::behavior::failure::Failure;
 use crate::entities::context::background_work::{BackgroundWork, Request, Work, WorkNo};
@@ -94,7 +94,7 @@ impl<C: 'static> Mailbox<C> {
             out.push(stopped(command));
             return false;
         }
-        self.stash.push_own(Waiting::Own(command));
+        self.stash.push_own(Stashed::Own(command));
         true
     }
 
@@ -103,11 +103,11 @@ impl<C: 'static> Mailbox<C> {
         let mut has_work = self.drain_at.is_some_and(|at| at <= now);
         if runs {
             for timer in self.background.due(now) {
-                self.stash.push_own(Waiting::Timer(timer));
+                self.stash.push_own(Stashed::Timer(timer));
                 has_work = true;
             }
             if let Some(timeout) = self.background.receive_timeout_due(now) {
-                self.stash.push_own(Waiting::ReceiveTimeout(timeout));
+                self.stash.push_own(Stashed::ReceiveTimeout(timeout));
                 has_work = true;
             }
         }
@@ -149,13 +149,13 @@ impl<C: 'static> Mailbox<C> {
     /// The closure that makes the command of a repeating timer or a receive timeout is user code, and panicked.
     pub(crate) fn next(&mut self, now: Instant) -> Option<Result<Option<C>, Failure>> {
         let made = match self.stash.next()? {
-            Waiting::Command(command) => {
+            Stashed::Command(command) => {
                 self.background.restart_receive_timeout(now);
                 return Some(Ok(Some(command)));
             }
-            Waiting::Own(command) => return Some(Ok(Some(command))),
-            Waiting::Timer(timer) => guard(|| self.background.fire(now, timer)),
-            Waiting::ReceiveTimeout(timeout) => guard(|| self.background.fire_receive_timeout(now, timeout)),
+            Stashed::Own(command) => return Some(Ok(Some(command))),
+            Stashed::Timer(timer) => guard(|| self.background.fire(now, timer)),
+            Stashed::ReceiveTimeout(timeout) => guard(|| self.background.fire_receive_timeout(now, timeout)),
         };
         Some(made.map_err(|message| Failure::Handler { handler: "timer", message }))
     }
@@ -192,7 +192,7 @@ impl<C: 'static> Mailbox<C> {
 
     /// Queues the commands that the entity told itself, which are handled before a stop that comes after them.
     pub(crate) fn queue_self_commands(&mut self) {
-        self.background.take_self_commands().for_each(|command| self.stash.push_own(Waiting::Own(command)));
+        self.background.take_self_commands().for_each(|command| self.stash.push_own(Stashed::Own(command)));
     }
 
     pub(crate) fn stop_is_requested(&self) -> bool {

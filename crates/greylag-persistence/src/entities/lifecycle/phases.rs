@@ -15,7 +15,7 @@ use crate::contract::records::event::WriterUuid;
 use crate::entities::settings::OnFailure;
 
 /// The phase of an incarnation, with its recovery or write under way.
-pub(crate) enum Phase<R, W> {
+pub(crate) enum EntityPhase<R, W> {
     AwaitingPermit,
     Recovering(R),
     Running,
@@ -27,7 +27,7 @@ pub(crate) enum Phase<R, W> {
 
 /// The phase of an entity, its incarnation, and its failures across incarnations.
 pub(crate) struct Phases<R, W> {
-    phase: Phase<R, W>,
+    phase: EntityPhase<R, W>,
     incarnation: Incarnation,
     restarts: Restarts,
     on_failure: OnFailure,
@@ -38,7 +38,7 @@ pub(crate) struct Phases<R, W> {
 impl<R, W> Phases<R, W> {
     pub(crate) fn new(start: u64, seed: [u8; 32], on_failure: OnFailure) -> Self {
         Self {
-            phase: Phase::AwaitingPermit,
+            phase: EntityPhase::AwaitingPermit,
             incarnation: Incarnation { start, restart: 0 },
             restarts: Restarts::default(),
             on_failure,
@@ -46,7 +46,7 @@ impl<R, W> Phases<R, W> {
         }
     }
 
-    pub(crate) fn phase(&self) -> &Phase<R, W> {
+    pub(crate) fn phase(&self) -> &EntityPhase<R, W> {
         &self.phase
     }
 
@@ -55,29 +55,29 @@ impl<R, W> Phases<R, W> {
     }
 
     pub(crate) fn is_running(&self) -> bool {
-        matches!(self.phase, Phase::Running)
+        matches!(self.phase, EntityPhase::Running)
     }
 
     pub(crate) fn is_writing(&self) -> bool {
-        matches!(self.phase, Phase::Writing(_))
+        matches!(self.phase, EntityPhase::Writing(_))
     }
 
     pub(crate) fn is_backing_off(&self) -> bool {
-        matches!(self.phase, Phase::BackingOff { .. })
+        matches!(self.phase, EntityPhase::BackingOff { .. })
     }
 
     pub(crate) fn is_stopped(&self) -> bool {
-        matches!(self.phase, Phase::Stopped)
+        matches!(self.phase, EntityPhase::Stopped)
     }
 
     /// The recovery under way.
     pub(crate) fn recovery(&self) -> Option<&R> {
-        if let Phase::Recovering(recovery) = &self.phase { Some(recovery) } else { None }
+        if let EntityPhase::Recovering(recovery) = &self.phase { Some(recovery) } else { None }
     }
 
     /// The recovery under way.
     pub(crate) fn recovery_mut(&mut self) -> Option<&mut R> {
-        if let Phase::Recovering(recovery) = &mut self.phase { Some(recovery) } else { None }
+        if let EntityPhase::Recovering(recovery) = &mut self.phase { Some(recovery) } else { None }
     }
 
     // ---- Recovery and writes --------------------------------------------------------------------
@@ -85,14 +85,14 @@ impl<R, W> Phases<R, W> {
     /// Begins an incarnation, which first asks for a permit; returns the uuid of its writer.
     pub(crate) fn begin<C, Call>(&mut self, out: &mut Vec<Action<C, Call>>) -> WriterUuid {
         self.incarnation.restart += 1;
-        self.phase = Phase::AwaitingPermit;
+        self.phase = EntityPhase::AwaitingPermit;
         out.push(Action::RequestPermit(self.incarnation));
         WriterUuid::from_u128(self.rng.random::<u128>())
     }
 
     /// Whether recovery begins now. Returns a permit that this incarnation does not wait for, so that it does not leak.
     pub(crate) fn on_permit<C, Call>(&mut self, granted: Incarnation, out: &mut Vec<Action<C, Call>>) -> bool {
-        let awaited = granted == self.incarnation && matches!(self.phase, Phase::AwaitingPermit);
+        let awaited = granted == self.incarnation && matches!(self.phase, EntityPhase::AwaitingPermit);
         if !awaited {
             out.push(Action::ReturnPermit(granted));
         }
@@ -100,23 +100,23 @@ impl<R, W> Phases<R, W> {
     }
 
     pub(crate) fn begin_recovery(&mut self, recovery: R) {
-        self.phase = Phase::Recovering(recovery);
+        self.phase = EntityPhase::Recovering(recovery);
     }
 
     /// The recovery has ended: the entity runs, and needs its permit no longer.
     pub(crate) fn on_recovered<C, Call>(&mut self, out: &mut Vec<Action<C, Call>>) {
-        self.phase = Phase::Running;
+        self.phase = EntityPhase::Running;
         out.push(Action::ReturnPermit(self.incarnation));
     }
 
     pub(crate) fn begin_write(&mut self, write: W) {
-        self.phase = Phase::Writing(write);
+        self.phase = EntityPhase::Writing(write);
     }
 
     /// Takes the write that was answered, and runs on; `None` if no write is under way.
     pub(crate) fn end_write(&mut self) -> Option<W> {
-        match std::mem::replace(&mut self.phase, Phase::Running) {
-            Phase::Writing(write) => Some(write),
+        match std::mem::replace(&mut self.phase, EntityPhase::Running) {
+            EntityPhase::Writing(write) => Some(write),
             other => {
                 self.phase = other;
                 None
@@ -134,20 +134,22 @@ impl<R, W> Phases<R, W> {
     /// Ends the phase: returns the permit if it is held, and takes the write under way. The entity counts as failed
     /// until the caller stops it or begins its back-off.
     pub(crate) fn end<C, Call>(&mut self, out: &mut Vec<Action<C, Call>>) -> Option<W> {
-        match std::mem::replace(&mut self.phase, Phase::Failed) {
-            Phase::AwaitingPermit | Phase::Recovering(_) => out.push(Action::ReturnPermit(self.incarnation)),
-            Phase::Writing(write) => return Some(write),
-            Phase::Running | Phase::BackingOff { .. } | Phase::Failed | Phase::Stopped => {}
+        match std::mem::replace(&mut self.phase, EntityPhase::Failed) {
+            EntityPhase::AwaitingPermit | EntityPhase::Recovering(_) => {
+                out.push(Action::ReturnPermit(self.incarnation));
+            }
+            EntityPhase::Writing(write) => return Some(write),
+            EntityPhase::Running | EntityPhase::BackingOff { .. } | EntityPhase::Failed | EntityPhase::Stopped => {}
         }
         None
     }
 
     pub(crate) fn stop(&mut self) {
-        self.phase = Phase::Stopped;
+        self.phase = EntityPhase::Stopped;
     }
 
     pub(crate) fn back_off(&mut self, until: Instant) {
-        self.phase = Phase::BackingOff { until };
+        self.phase = EntityPhase::BackingOff { until };
     }
 
     /// When to recover again after a failure of recovery or write; `None` if the host decides what follows.
@@ -163,7 +165,7 @@ impl<R, W> Phases<R, W> {
 
     /// End of the back-off.
     pub(crate) fn back_off_until(&self) -> Option<Instant> {
-        if let Phase::BackingOff { until } = self.phase { Some(until) } else { None }
+        if let EntityPhase::BackingOff { until } = self.phase { Some(until) } else { None }
     }
 
     /// Whether the back-off is over.
@@ -173,7 +175,7 @@ impl<R, W> Phases<R, W> {
 
     /// Shortens the back-off, since the store answers again.
     pub(crate) fn on_store_back(&mut self, now: Instant) {
-        if let Phase::BackingOff { until } = &mut self.phase {
+        if let EntityPhase::BackingOff { until } = &mut self.phase {
             *until = self.restarts.shorten_backoff(now, *until);
         }
     }

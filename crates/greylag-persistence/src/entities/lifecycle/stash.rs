@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use crate::entities::context::background_work::{DueReceiveTimeout, DueTimer};
 
 /// An entry of the internal stash.
-pub(crate) enum Waiting<C> {
+pub(crate) enum Stashed<C> {
     /// A command from outside.
     Command(C),
     /// A command that this incarnation told itself, or the result of its work.
@@ -22,7 +22,7 @@ pub(crate) enum Waiting<C> {
 
 pub(crate) struct Stash<C> {
     capacity: usize,
-    internal: VecDeque<Waiting<C>>,
+    internal: VecDeque<Stashed<C>>,
     user: VecDeque<C>,
     unstash_left: usize,
 }
@@ -40,18 +40,18 @@ impl<C> Stash<C> {
         if self.internal.len() >= self.capacity {
             return Err(command);
         }
-        self.internal.push_back(Waiting::Command(command));
+        self.internal.push_back(Stashed::Command(command));
         Ok(())
     }
 
     /// Queues an entry that the incarnation began, in the same order. Unbounded: there are no more than it began.
-    pub(crate) fn push_own(&mut self, waiting: Waiting<C>) {
+    pub(crate) fn push_own(&mut self, waiting: Stashed<C>) {
         self.internal.push_back(waiting);
     }
 
     /// Drops the entries that the ending incarnation began; commands from outside stay.
     pub(crate) fn drop_own(&mut self) {
-        self.internal.retain(|waiting| matches!(waiting, Waiting::Command(_)));
+        self.internal.retain(|waiting| matches!(waiting, Stashed::Command(_)));
     }
 
     /// Puts a command aside until an unstash-all.
@@ -73,10 +73,10 @@ impl<C> Stash<C> {
     }
 
     /// Takes the next entry to handle.
-    pub(crate) fn next(&mut self) -> Option<Waiting<C>> {
+    pub(crate) fn next(&mut self) -> Option<Stashed<C>> {
         if self.unstash_left > 0 {
             self.unstash_left -= 1;
-            return self.user.pop_front().map(Waiting::Command);
+            return self.user.pop_front().map(Stashed::Command);
         }
         self.internal.pop_front()
     }
@@ -105,8 +105,8 @@ impl<C> Stash<C> {
     pub(crate) fn take_all(&mut self) -> Vec<C> {
         let mut all = self.take_aside();
         all.extend(self.internal.drain(..).filter_map(|waiting| match waiting {
-            Waiting::Command(command) => Some(command),
-            Waiting::Own(_) | Waiting::Timer(_) | Waiting::ReceiveTimeout(_) => None,
+            Stashed::Command(command) => Some(command),
+            Stashed::Own(_) | Stashed::Timer(_) | Stashed::ReceiveTimeout(_) => None,
         }));
         all.into()
     }

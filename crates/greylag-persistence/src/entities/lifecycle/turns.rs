@@ -14,7 +14,7 @@ use super::input::{Action, Input};
 use super::machine::Machine;
 use super::mailbox::{Mailbox, stopped};
 use super::ownership_proof::OwnershipProof;
-use super::phases::{Phase, Phases};
+use super::phases::{EntityPhase, Phases};
 use crate::entities::behavior::chain::Chain;
 use crate::entities::behavior::failure::{Failure, FencedBy};
 use crate::entities::settings::StashOverflow;
@@ -192,10 +192,10 @@ pub(crate) trait Lifecycle: Machine + Sized {
     fn on_stop(&mut self, now: Instant, out: &mut Actions<Self>) {
         let is_idle = self.mailbox().is_idle();
         match self.phases().phase() {
-            Phase::Stopped => {}
+            EntityPhase::Stopped => {}
             // A stop of a failed entity is the host's verdict; no other verdict will come.
-            Phase::Failed => self.stop_now(out),
-            Phase::Running | Phase::Writing(_) => {
+            EntityPhase::Failed => self.stop_now(out),
+            EntityPhase::Running | EntityPhase::Writing(_) => {
                 self.mailbox().request_stop();
                 // Commands that the entity told itself before the stop are handled before it.
                 self.mailbox().queue_self_commands();

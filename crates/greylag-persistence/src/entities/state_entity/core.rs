@@ -28,7 +28,7 @@ use crate::entities::lifecycle::input::{Action, EntityCall, Incarnation, Input, 
 use crate::entities::lifecycle::machine::Machine;
 use crate::entities::lifecycle::mailbox::Mailbox;
 use crate::entities::lifecycle::ownership_proof::OwnershipProof;
-use crate::entities::lifecycle::phases::{Phase, Phases};
+use crate::entities::lifecycle::phases::{EntityPhase, Phases};
 use crate::entities::lifecycle::turns::{End, Lifecycle};
 use crate::entities::lifecycle::writers::Owner;
 
@@ -160,7 +160,7 @@ impl<B: DurableState> StateEntityCore<B> {
     ) -> Result<Self, SettingsError> {
         let Persisted { behavior, id, codecs: StateCodec(codec) } = entity;
         let settings = behavior.settings(&init.settings);
-        settings.check()?;
+        settings.validate()?;
         let mut core = Self {
             behavior,
             id,
@@ -236,13 +236,13 @@ impl<B: DurableState> StateEntityCore<B> {
     /// The entity's phase.
     pub fn phase(&self) -> StatePhase {
         match self.phases.phase() {
-            Phase::AwaitingPermit => StatePhase::AwaitingPermit,
-            Phase::Recovering(_) => StatePhase::Loading,
-            Phase::Running => StatePhase::Running,
-            Phase::Writing(_) => StatePhase::Persisting,
-            Phase::BackingOff { .. } => StatePhase::BackingOff,
-            Phase::Failed => StatePhase::Failed,
-            Phase::Stopped => StatePhase::Stopped,
+            EntityPhase::AwaitingPermit => StatePhase::AwaitingPermit,
+            EntityPhase::Recovering(_) => StatePhase::Loading,
+            EntityPhase::Running => StatePhase::Running,
+            EntityPhase::Writing(_) => StatePhase::Persisting,
+            EntityPhase::BackingOff { .. } => StatePhase::BackingOff,
+            EntityPhase::Failed => StatePhase::Failed,
+            EntityPhase::Stopped => StatePhase::Stopped,
         }
     }
 

@@ -36,7 +36,7 @@ impl DeliveryTrackerSettings {
         self.redeliver_interval / 2
     }
 
-    pub(crate) fn check(&self) -> Result<(), SettingsError> {
+    pub(crate) fn validate(&self) -> Result<(), SettingsError> {
         if self.tick_interval().is_zero() {
             return Err(SettingsError::ZeroDuration { key: "delivery_tracker.redeliver_interval" });
         }

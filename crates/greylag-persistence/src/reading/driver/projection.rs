@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::hints::{Listener, Topic};
 use super::read_journal::ReadJournal;
-use super::sharing::Place;
+use super::sharing::ReaderSubscription;
 use crate::contract::driver::offset_store::OffsetStore;
 use crate::contract::driver::seed::random_seed;
 use crate::contract::error::{ReadError, StoreFailure};
@@ -249,7 +249,7 @@ struct Task<F> {
     status: watch::Sender<ProjectionStatus>,
     work: JoinSet<ProjectionInput>,
     /// The projection's place at the shared reader, and the number of the run that took it.
-    shared: Option<(u64, Place)>,
+    shared: Option<(u64, ReaderSubscription)>,
     hints: Listener,
 }
 
@@ -383,7 +383,7 @@ fn lag(stats: &ProjectionStats) -> Option<Duration> {
 }
 
 /// The next answer of the shared reader; waits for ever if there is no reader.
-async fn next_shared(shared: &mut Option<(u64, Place)>) -> (u64, SharedAnswer) {
+async fn next_shared(shared: &mut Option<(u64, ReaderSubscription)>) -> (u64, SharedAnswer) {
     let Some((run, place)) = shared else { return std::future::pending().await };
     let (run, answer) = (*run, place.answer().await);
     if matches!(answer, SharedAnswer::Dismissed(_)) {

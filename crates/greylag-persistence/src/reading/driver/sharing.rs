@@ -42,14 +42,14 @@ enum ReaderMessage {
 
 /// One consumer's place at a shared reader; leaves it when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ReaderSubscription {
     id: ConsumerId,
     reader: mpsc::UnboundedSender<ReaderMessage>,
     /// Answers: one for each demand, and two more, so no bound is needed.
     answers: mpsc::UnboundedReceiver<SharedAnswer>,
 }
 
-impl Place {
+impl ReaderSubscription {
     pub(crate) fn demand(&self) {
         // The send fails if the reader has ended; it has then dropped `answers`, so `answer` reports it.
         let _ = self.reader.send(ReaderMessage::Demand(self.id));
@@ -60,7 +60,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ReaderSubscription {
     fn drop(&mut self) {
         let _ = self.reader.send(ReaderMessage::Leave(self.id));
     }
@@ -72,7 +72,7 @@ impl Sharing {
     }
 
     /// Joins the reader of the type; starts the reader if there is none.
-    pub(crate) fn join(&self, entity_type: &str, slices: RangeInclusive<u16>) -> Place {
+    pub(crate) fn join(&self, entity_type: &str, slices: RangeInclusive<u16>) -> ReaderSubscription {
         static CONSUMERS: AtomicU64 = AtomicU64::new(1);
         let id = ConsumerId(CONSUMERS.fetch_add(1, Ordering::Relaxed));
         let (answers, receiver) = mpsc::unbounded_channel();
@@ -85,7 +85,7 @@ impl Sharing {
             reader
         });
         let _ = reader.send(ReaderMessage::Join { id, slices, answers });
-        Place { id, reader, answers: receiver }
+        ReaderSubscription { id, reader, answers: receiver }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, mpsc::UnboundedSender<ReaderMessage>>> {

@@ -71,9 +71,9 @@ impl ProjectionSettings {
     ///
     /// # Errors
     /// [`SettingsError`], naming the settings.
-    pub fn check(&self, query: &QuerySettings) -> Result<(), SettingsError> {
-        query.check()?;
-        self.backoff.check()?;
+    pub fn validate(&self, query: &QuerySettings) -> Result<(), SettingsError> {
+        query.validate()?;
+        self.backoff.validate()?;
         for (key, value) in
             [("projection.save_after", self.save_after), ("projection.forget_interval", self.forget_interval)]
         {

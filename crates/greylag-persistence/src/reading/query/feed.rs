@@ -62,7 +62,7 @@ enum Pass {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum FeedPhase {
     /// The next query may be sent at `until`, if the consumer has a demand.
     Resting {
         until: Instant,
@@ -92,7 +92,7 @@ pub struct Feed {
     back: Option<Track>,
     /// Events delivered before the stream was resumed, at exactly the time of its offset.
     resumed: Option<(Timestamp, Vec<(PersistenceId, u64)>)>,
-    phase: Phase,
+    phase: FeedPhase,
     demand: bool,
     idle_polls: u32,
     rows: usize,
@@ -161,8 +161,8 @@ impl Feed {
         };
         let goes_back = kind == OffsetKind::Timestamp && until.is_none();
         let phase = match until {
-            Some(None) => Phase::Ended,
-            _ => Phase::Resting { until: now, pass: Pass::Live },
+            Some(None) => FeedPhase::Ended,
+            _ => FeedPhase::Resting { until: now, pass: Pass::Live },
         };
         Ok(Self {
             of,
@@ -196,7 +196,7 @@ impl Feed {
     /// When a [`FeedInput::Tick`] next has work to do.
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.phase {
-            Phase::Resting { until, .. } if self.demand => Some(until),
+            FeedPhase::Resting { until, .. } if self.demand => Some(until),
             _ => None,
         }
     }
@@ -231,21 +231,21 @@ impl Feed {
 
     fn on_hint(&mut self, now: Instant) {
         match &mut self.phase {
-            Phase::Resting { until, pass: Pass::Live } => *until = now.min(*until),
+            FeedPhase::Resting { until, pass: Pass::Live } => *until = now.min(*until),
             // The query under way may miss the announced event, so query again after it.
-            Phase::Resting { .. } | Phase::Asked(_) => self.hinted = true,
-            Phase::Ended => {}
+            FeedPhase::Resting { .. } | FeedPhase::Asked(_) => self.hinted = true,
+            FeedPhase::Ended => {}
         }
     }
 
     fn ask(&mut self, now: Instant, out: &mut Vec<FeedEffect>) {
         match self.phase {
-            Phase::Ended if self.demand => {
+            FeedPhase::Ended if self.demand => {
                 self.demand = false;
                 out.push(FeedEffect::Ended);
             }
-            Phase::Resting { until, pass } if self.demand && until <= now => {
-                self.phase = Phase::Asked(pass);
+            FeedPhase::Resting { until, pass } if self.demand && until <= now => {
+                self.phase = FeedPhase::Asked(pass);
                 self.hinted &= pass == Pass::Backtracking;
                 out.push(FeedEffect::Query(self.query(pass)));
             }
@@ -270,11 +270,11 @@ impl Feed {
     }
 
     fn on_page(&mut self, now: Instant, page: Result<EventPage, QueryError>, out: &mut Vec<FeedEffect>) {
-        let Phase::Asked(pass) = self.phase else { return };
+        let FeedPhase::Asked(pass) = self.phase else { return };
         let page = match page {
             Ok(page) => page,
             Err(error) => {
-                self.phase = Phase::Resting { until: now + self.settings.refresh_interval, pass };
+                self.phase = FeedPhase::Resting { until: now + self.settings.refresh_interval, pass };
                 self.demand = false;
                 out.push(FeedEffect::Failed(error));
                 return;
@@ -284,10 +284,10 @@ impl Feed {
         let envelopes = self.take(pass, page);
         self.phase = match pass {
             Pass::Live => self.after_live(now, found, more),
-            Pass::Backtracking if more => Phase::Resting { until: now, pass },
+            Pass::Backtracking if more => FeedPhase::Resting { until: now, pass },
             Pass::Backtracking => {
                 self.back_again_at = now + self.settings.backtracking.behind;
-                Phase::Resting { until: self.live_at, pass: Pass::Live }
+                FeedPhase::Resting { until: self.live_at, pass: Pass::Live }
             }
         };
         if self.hinted {
@@ -300,9 +300,9 @@ impl Feed {
     }
 
     /// The phase after a live page: the next live page, a backtracking pass, or the end.
-    fn after_live(&mut self, now: Instant, found: usize, more: bool) -> Phase {
+    fn after_live(&mut self, now: Instant, found: usize, more: bool) -> FeedPhase {
         if self.until.is_some() {
-            return if more { Phase::Resting { until: now, pass: Pass::Live } } else { Phase::Ended };
+            return if more { FeedPhase::Resting { until: now, pass: Pass::Live } } else { FeedPhase::Ended };
         }
         let (page, interval) = (self.settings.page.get(), self.settings.refresh_interval);
         let rest = match found {
@@ -315,9 +315,9 @@ impl Feed {
         self.idle_polls = if found == 0 { self.idle_polls + 1 } else { 0 };
         if self.should_go_back(now) {
             (self.idle_polls, self.rows, self.go_back) = (0, 0, false);
-            return Phase::Resting { until: now, pass: Pass::Backtracking };
+            return FeedPhase::Resting { until: now, pass: Pass::Backtracking };
         }
-        Phase::Resting { until: self.live_at, pass: Pass::Live }
+        FeedPhase::Resting { until: self.live_at, pass: Pass::Live }
     }
 
     fn should_go_back(&self, now: Instant) -> bool {

@@ -95,7 +95,7 @@ impl QuerySettings {
     ///
     /// # Errors
     /// [`SettingsError`], naming the setting.
-    pub fn check(&self) -> Result<(), SettingsError> {
+    pub fn validate(&self) -> Result<(), SettingsError> {
         for (key, value) in [
             ("query.refresh_interval", self.refresh_interval),
             ("query.backtracking.window", self.backtracking.window),

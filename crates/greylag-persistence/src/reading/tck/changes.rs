@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures::future::{join, join_all};
 
 use super::projecting::Projecting;
-use super::streams::{ALL, Place, Streams, by_id, places, slices};
+use super::streams::{ALL, EventKey, Streams, by_id, places, slices};
 use crate::contract::driver::memory::offsets::InMemoryOffsets;
 use crate::contract::driver::state_store::StateStore;
 use crate::contract::error::{QueryError, ReadError};
@@ -230,7 +230,7 @@ async fn concurrent<F: ChangeFactory>(kit: &Kit<'_, F>) -> Checked {
     // Longer than `behind`, so that every pass has become possible.
     now += Duration::from_secs(60);
     found.extend(kit.streams.run(&mut feed, &mut now, |_| false).await?);
-    let newest: BTreeSet<Place> = (0..IDS).map(|number| (id("tckc-busy", number), REVISIONS.into())).collect();
+    let newest: BTreeSet<EventKey> = (0..IDS).map(|number| (id("tckc-busy", number), REVISIONS.into())).collect();
     ensure(newest.is_subset(&places(&found).into_iter().collect()), || "the newest of an id is missing".to_owned())?;
     found.retain(|envelope| envelope.source == EventSource::Live);
     let by_id = by_id(&found);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures::future::{join, join_all};
 
-use super::streams::{ALL, Place, Streams, by_id, places, settings, slices};
+use super::streams::{ALL, EventKey, Streams, by_id, places, settings, slices};
 use crate::contract::driver::journal_store::Journal;
 use crate::contract::error::QueryError;
 use crate::contract::journal::ReadRange;
@@ -262,7 +262,7 @@ async fn concurrent<F: QueryFactory>(kit: &Kit<'_, F>) -> Checked {
     // Longer than `behind`, so that every pass has become possible.
     now += Duration::from_secs(60);
     found.extend(kit.streams.run(&mut feed, &mut now, |_| false).await?);
-    let meant: BTreeSet<Place> =
+    let meant: BTreeSet<EventKey> =
         (0..IDS).flat_map(|number| (1..=EVENTS).map(move |event| (id("tckq-busy", number), event.into()))).collect();
     equal("every event, at least once", places(&found).into_iter().collect::<BTreeSet<_>>(), meant)?;
     found.retain(|envelope| envelope.source == EventSource::Live);

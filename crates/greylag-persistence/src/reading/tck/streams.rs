@@ -34,9 +34,9 @@ pub(super) fn slices(entity_type: &str, slices: RangeInclusive<u16>) -> EventsOf
     EventsOf::Slices { entity_type: entity_type.to_owned(), slices }
 }
 
-pub(super) type Place = (PersistenceId, u64);
+pub(super) type EventKey = (PersistenceId, u64);
 
-pub(super) fn places(envelopes: &[Envelope]) -> Vec<Place> {
+pub(super) fn places(envelopes: &[Envelope]) -> Vec<EventKey> {
     envelopes.iter().map(|envelope| (envelope.id.clone(), envelope.seq_nr.as_u64())).collect()
 }
 

@@ -52,13 +52,14 @@ pub enum CopyError {
     /// Another process uses one of the stores, or the store cannot tell. The current id may be partly
     /// copied.
     #[error("{0}; stop the processes that use it, then run this again")]
-    InUse(StoreFailure),
+    InUse(#[source] StoreFailure),
     /// A store cannot be read.
     #[error("reading stopped at {at}: {cause}", at = id.as_ref().map_or("the list of ids", PersistenceId::as_str))]
     Unreadable {
         /// The id being read; `None` while listing ids.
         id: Option<PersistenceId>,
         /// The store's failure.
+        #[source]
         cause: StoreFailure,
     },
     /// A record is damaged. Earlier ids are copied; this id is not complete in the target.
@@ -74,6 +75,7 @@ pub enum CopyError {
         /// The id that the record belongs to.
         id: PersistenceId,
         /// The reason.
+        #[source]
         cause: ImportError,
     },
     /// Source and target differ after the copy: one of the stores is used meanwhile, or broken.

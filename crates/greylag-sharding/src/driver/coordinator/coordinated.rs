@@ -78,7 +78,7 @@ impl Coordinated {
 
 /// The phase of a shard's handoff, kept with the time of its begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum HandoffPhase {
     Acks,
     Stop,
     Home,
@@ -87,7 +87,7 @@ enum Phase {
 /// The handoffs of one incarnation.
 #[derive(Debug, Default)]
 pub(crate) struct HandoffWatch {
-    moving: BTreeMap<ShardId, (Phase, Instant)>,
+    moving: BTreeMap<ShardId, (HandoffPhase, Instant)>,
 }
 
 impl HandoffWatch {
@@ -97,7 +97,7 @@ impl HandoffWatch {
             Effect::Send { message, .. } => match &message.message {
                 CoordinatorMessage::BeginHandOff { shard, .. } => self.begins(now, shard),
                 CoordinatorMessage::HandOff { shard, .. } => {
-                    self.goes_on(now, shard, Phase::Acks, Phase::Stop, &told.acks);
+                    self.goes_on(now, shard, HandoffPhase::Acks, HandoffPhase::Stop, &told.acks);
                 }
                 _ => {}
             },
@@ -105,15 +105,15 @@ impl HandoffWatch {
                 for event in events {
                     let StateEvent::Home { shard, home } = event else { continue };
                     if home.deallocated {
-                        self.goes_on(now, shard, Phase::Stop, Phase::Home, &told.stops);
-                    } else if let Some(since) = self.ends(shard, Phase::Home) {
+                        self.goes_on(now, shard, HandoffPhase::Stop, HandoffPhase::Home, &told.stops);
+                    } else if let Some(since) = self.ends(shard, HandoffPhase::Home) {
                         told.homes.record(now.saturating_duration_since(since), 1);
                     }
                 }
             }
             Effect::Event(CoordinatorEvent::HandOffTimedOut { shard, phase: HandOffPhase::AwaitAcks }) => {
                 // Drop a handoff that was given up: its owner was never told.
-                self.ends(shard, Phase::Acks);
+                self.ends(shard, HandoffPhase::Acks);
             }
             _ => {}
         }
@@ -122,20 +122,20 @@ impl HandoffWatch {
     /// Notes the begin of a handoff, also after one that was given up; further `BeginHandOff`s of the same handoff are
     /// ignored.
     fn begins(&mut self, now: Instant, shard: &ShardId) {
-        let begun = self.moving.get(shard).is_some_and(|(phase, _)| *phase != Phase::Home);
+        let begun = self.moving.get(shard).is_some_and(|(phase, _)| *phase != HandoffPhase::Home);
         if !begun {
-            self.moving.insert(shard.clone(), (Phase::Acks, now));
+            self.moving.insert(shard.clone(), (HandoffPhase::Acks, now));
         }
     }
 
     /// Ends a phase and begins the next; repeated messages change nothing.
-    fn goes_on(&mut self, now: Instant, shard: &ShardId, from: Phase, to: Phase, told: &Recorder) {
+    fn goes_on(&mut self, now: Instant, shard: &ShardId, from: HandoffPhase, to: HandoffPhase, told: &Recorder) {
         let Some((phase, since)) = self.moving.get_mut(shard).filter(|(phase, _)| *phase == from) else { return };
         told.record(now.saturating_duration_since(*since), 1);
         (*phase, *since) = (to, now);
     }
 
-    fn ends(&mut self, shard: &ShardId, last: Phase) -> Option<Instant> {
+    fn ends(&mut self, shard: &ShardId, last: HandoffPhase) -> Option<Instant> {
         let (phase, since) = *self.moving.get(shard)?;
         (phase == last).then(|| {
             self.moving.remove(shard);

@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
     use crate::allocation::{RegionView, ShardList};
-    use crate::machine::membership::Phase;
+    use crate::machine::membership::MemberPhase;
 
     /// A replicator that does not answer while the strategy waits.
     struct Silent;
@@ -122,7 +122,7 @@ mod tests {
         let of = |n: u64, shards: &[u32]| RegionView {
             region: region(n),
             shards: shards.iter().copied().map(ShardId::from_index).collect::<ShardList>(),
-            phase: Phase::Up,
+            phase: MemberPhase::Up,
             reachable: true,
             app_version: greylag_cluster::AppVersion::default(),
         };

@@ -377,7 +377,7 @@ impl Host {
                         ("read of remembered shards", done.map(|done| done.map(Input::RememberedShards)))
                     }
                 };
-                let late = || RememberError::Unavailable(format!("no answer within {patience:?}"));
+                let late = || RememberError::Unavailable(format!("no answer within {patience:?}").into());
                 match done.unwrap_or_else(|_| Err(late())) {
                     Ok(answer) => return inbox.tell(answer),
                     Err(error @ RememberError::Stopped(_)) => {

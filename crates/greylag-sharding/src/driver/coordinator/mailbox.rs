@@ -19,13 +19,13 @@ const BYTES: usize = 64 << 20;
 #[derive(Clone)]
 pub(crate) struct Mailbox {
     sender: mpsc::UnboundedSender<Mail>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<Backlog>,
 }
 
 /// The reading end.
 pub(crate) struct Inputs {
     receiver: mpsc::UnboundedReceiver<Mail>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<Backlog>,
 }
 
 /// An input, and its size if it is a region's message.
@@ -36,7 +36,7 @@ struct Mail {
 
 /// Number and size of the waiting messages of regions.
 #[derive(Default)]
-struct Waiting {
+struct Backlog {
     messages: AtomicUsize,
     bytes: AtomicUsize,
 }
@@ -44,7 +44,7 @@ struct Waiting {
 /// An inbox for one incarnation.
 pub(crate) fn mailbox() -> (Mailbox, Inputs) {
     let (sender, receiver) = mpsc::unbounded_channel();
-    let waiting = Arc::<Waiting>::default();
+    let waiting = Arc::<Backlog>::default();
     (Mailbox { sender, waiting: waiting.clone() }, Inputs { receiver, waiting })
 }
 
@@ -79,7 +79,7 @@ impl Inputs {
     }
 }
 
-impl Waiting {
+impl Backlog {
     fn take(&self, bytes: usize) {
         self.messages.fetch_sub(1, Ordering::Relaxed);
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);

@@ -3,14 +3,14 @@
 use std::sync::Weak;
 
 use super::worker::Latest;
-use crate::driver::region::shared::Shared;
+use crate::driver::region::shared::RegionInner;
 use crate::driver::{Event, Region, RegionEvents};
 use crate::ids::ShardId;
 use crate::machine::daemon::ProcessId;
 
 /// Watches the shards of a region until the region is gone.
 pub(super) async fn start_with_shards<M: Send + 'static>(
-    region: Weak<Shared<M>>,
+    region: Weak<RegionInner<M>>,
     mut events: RegionEvents,
     latest: Latest,
 ) {
@@ -22,7 +22,7 @@ pub(super) async fn start_with_shards<M: Send + 'static>(
 }
 
 /// Starts the worker of a shard, if the latest revision has one. Failures are left to the manager's next round.
-async fn start<M: Send + 'static>(region: Weak<Shared<M>>, shard: ShardId, latest: Latest) {
+async fn start<M: Send + 'static>(region: Weak<RegionInner<M>>, shard: ShardId, latest: Latest) {
     let record = latest.record().await;
     let id = shard.index().map(|index| ProcessId { revision: record.revision, count: record.count, index });
     let region = region.upgrade().map(Region);

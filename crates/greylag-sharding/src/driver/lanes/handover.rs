@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use greylag_core::{DeadLetterReason, Generation};
 
-use crate::driver::region::shared::Shared;
+use crate::driver::region::shared::RegionInner;
 use crate::inbox::{Inbox, Refused};
 use crate::machine::message::Stamp;
 use crate::machine::region::Input;
@@ -18,10 +18,10 @@ use crate::parcel::Parcel;
 use crate::routes::LocalRoute;
 
 /// See the module's description.
-pub(in crate::driver) struct Handover<M>(Vec<Waiting<M>>);
+pub(in crate::driver) struct Handover<M>(Vec<ShardMessages<M>>);
 
 /// Messages for one shard, which came straight from one region.
-struct Waiting<M> {
+struct ShardMessages<M> {
     shard: u32,
     inbox: Arc<Inbox<Parcel<M>>>,
     generation: Generation,
@@ -35,7 +35,7 @@ impl<M: Send + 'static> Handover<M> {
 
     /// Keeps a message for a shard until [`Handover::end`].
     pub(in crate::driver) fn add(&mut self, shard: u32, route: &LocalRoute<Parcel<M>>, parcel: Parcel<M>) {
-        let is_same = |waiting: &&mut Waiting<M>| {
+        let is_same = |waiting: &&mut ShardMessages<M>| {
             waiting.shard == shard
                 && waiting.generation == route.generation
                 && Arc::ptr_eq(&waiting.inbox, &route.inbox)
@@ -44,13 +44,13 @@ impl<M: Send + 'static> Handover<M> {
             return waiting.parcels.push_back(parcel);
         }
         let (inbox, generation, parcels) = (route.inbox.clone(), route.generation, VecDeque::from([parcel]));
-        self.0.push(Waiting { shard, inbox, generation, parcels });
+        self.0.push(ShardMessages { shard, inbox, generation, parcels });
     }
 
     /// Hands over the messages kept. Messages for a sealed inbox go through the region's machine, which routes them
     /// anew.
-    pub(in crate::driver) fn end(&mut self, shared: &Arc<Shared<M>>) {
-        for Waiting { shard, inbox, generation, mut parcels } in self.0.drain(..) {
+    pub(in crate::driver) fn end(&mut self, shared: &Arc<RegionInner<M>>) {
+        for ShardMessages { shard, inbox, generation, mut parcels } in self.0.drain(..) {
             match inbox.push_all(&mut parcels, |parcel| parcel.size) {
                 None => {}
                 Some(Refused::Full(())) => {
@@ -64,7 +64,12 @@ impl<M: Send + 'static> Handover<M> {
     }
 }
 
-fn through_machine<M: Send + 'static>(shared: &Arc<Shared<M>>, shard: u32, generation: Generation, parcel: Parcel<M>) {
+fn through_machine<M: Send + 'static>(
+    shared: &Arc<RegionInner<M>>,
+    shard: u32,
+    generation: Generation,
+    parcel: Parcel<M>,
+) {
     let (Some(shard), Some(origin)) = (shared.shards.name(shard), &parcel.origin) else { return };
     let (node, stamp) = (origin.region.node.clone(), Stamp::straight(origin.region.clone(), generation));
     shared.input_with(parcel, |message| Input::Frame { node, shard, stamp, message });

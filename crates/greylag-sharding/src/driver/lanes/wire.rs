@@ -12,7 +12,7 @@ use greylag_transport::{Inbound, Receiver};
 
 use crate::driver::lanes::handover::Handover;
 use crate::driver::node::clock;
-use crate::driver::region::shared::{Shared, undelivered};
+use crate::driver::region::shared::{RegionInner, undelivered};
 use crate::frame;
 use crate::ids::ShardId;
 use crate::machine::region::Input;
@@ -32,7 +32,7 @@ pub(crate) enum Path {
 /// A receiver that is registered before its region exists, because the region's id is taken from the registration.
 pub(crate) struct Wire<M> {
     path: Path,
-    shared: OnceLock<Weak<Shared<M>>>,
+    shared: OnceLock<Weak<RegionInner<M>>>,
 }
 
 impl<M> Wire<M> {
@@ -40,7 +40,7 @@ impl<M> Wire<M> {
         Arc::new(Self { path, shared: OnceLock::new() })
     }
 
-    pub(crate) fn connect(&self, shared: &Arc<Shared<M>>) {
+    pub(crate) fn connect(&self, shared: &Arc<RegionInner<M>>) {
         self.shared.set(Arc::downgrade(shared)).ok();
     }
 }
@@ -72,7 +72,7 @@ impl<M: Send + 'static> Receiver for Wire<M> {
 
 /// The name of a message's shard, and its number here.
 fn shard_of<'a, M: Send + 'static>(
-    shared: &Shared<M>,
+    shared: &RegionInner<M>,
     message: &'a Inbound,
 ) -> Result<(&'a Arc<str>, u32), DeadLetterReason> {
     let name = message.recipient.sub_path.as_ref().ok_or(DeadLetterReason::InvalidShardId)?;
@@ -83,7 +83,7 @@ fn shard_of<'a, M: Send + 'static>(
     Ok((name, number))
 }
 
-fn on_mark<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
+fn on_mark<M: Send + 'static>(shared: &Arc<RegionInner<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
     let (shard, _) = shard_of(shared, message)?;
     let mark = frame::decode_mark(&message.payload, shared.node.horizon).map_err(|error| error.reason())?;
     shared.input(Input::Mark { node: message.from.clone(), shard: ShardId::new(shard.clone())?, mark });
@@ -91,7 +91,7 @@ fn on_mark<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Res
 }
 
 fn on_frame<M: Send + 'static>(
-    shared: &Arc<Shared<M>>,
+    shared: &Arc<RegionInner<M>>,
     message: &Inbound,
     handover: &mut Handover<M>,
 ) -> Result<(), DeadLetterReason> {
@@ -128,7 +128,7 @@ fn on_frame<M: Send + 'static>(
     Ok(())
 }
 
-fn on_direct<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
+fn on_direct<M: Send + 'static>(shared: &Arc<RegionInner<M>>, message: &Inbound) -> Result<(), DeadLetterReason> {
     let mut payload = message.payload.clone();
     let instance = frame::take_direct(&mut payload).map_err(|error| error.reason())?;
     let asker = message.ask.map(|ask| (&message.from, ask.id));
@@ -144,7 +144,7 @@ fn on_direct<M: Send + 'static>(shared: &Arc<Shared<M>>, message: &Inbound) -> R
 /// Decodes a message; reply tokens in it answer through this node's port. If decoding fails, the tokens report that,
 /// except for the token of `asker`, to which the caller answers.
 pub(crate) fn decode<M: Send + 'static>(
-    shared: &Shared<M>,
+    shared: &RegionInner<M>,
     codec: CodecId,
     manifest: &Manifest,
     payload: Bytes,
@@ -160,7 +160,7 @@ pub(crate) fn decode<M: Send + 'static>(
 }
 
 /// The parcel with its message decoded, or the unchanged parcel.
-pub(crate) fn read<M: Send + 'static>(shared: &Shared<M>, mut parcel: Parcel<M>) -> Result<Parcel<M>, Parcel<M>> {
+pub(crate) fn read<M: Send + 'static>(shared: &RegionInner<M>, mut parcel: Parcel<M>) -> Result<Parcel<M>, Parcel<M>> {
     if let Content::Bytes { codec, manifest, payload } = &parcel.content {
         let asker = parcel.ask.as_ref().and_then(|ask| Some((ask.asker.as_ref()?, ask.id)));
         match read_content(shared, *codec, manifest, payload.clone(), asker) {
@@ -173,7 +173,7 @@ pub(crate) fn read<M: Send + 'static>(shared: &Shared<M>, mut parcel: Parcel<M>)
 
 /// Decodes the content for an entity: a message, or a request to start it.
 fn read_content<M: Send + 'static>(
-    shared: &Shared<M>,
+    shared: &RegionInner<M>,
     codec: CodecId,
     manifest: &Manifest,
     payload: Bytes,

@@ -56,14 +56,14 @@ struct State {
 }
 
 #[derive(Default)]
-struct Shared {
+struct WatchdogInner {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 /// The watchdog of a node. Its thread runs while there are shards.
 #[derive(Default)]
-pub(crate) struct Watchdog(Arc<Shared>);
+pub(crate) struct Watchdog(Arc<WatchdogInner>);
 
 impl Watchdog {
     /// Watches the handlers of a shard for as long as the probe lives. `report` is called by the watchdog's thread.
@@ -95,7 +95,7 @@ impl Watchdog {
     }
 }
 
-impl Shared {
+impl WatchdogInner {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -20,11 +20,11 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// See the module's description.
 pub(crate) struct BlockingPool {
-    shared: Arc<Shared>,
+    shared: Arc<PoolInner>,
     runtime: Handle,
 }
 
-struct Shared {
+struct PoolInner {
     settings: BlockingPoolSettings,
     state: Mutex<State>,
 }
@@ -38,9 +38,9 @@ struct State {
 }
 
 /// Room for one piece of work; freed on drop.
-pub(crate) struct Place(Arc<Shared>);
+pub(crate) struct BlockingPermit(Arc<PoolInner>);
 
-impl Drop for Place {
+impl Drop for BlockingPermit {
     fn drop(&mut self) {
         self.0.lock().places -= 1;
     }
@@ -59,21 +59,21 @@ impl JobHandle {
 
 impl BlockingPool {
     pub(crate) fn new(settings: BlockingPoolSettings, runtime: Handle) -> Self {
-        Self { shared: Arc::new(Shared { settings, state: Mutex::default() }), runtime }
+        Self { shared: Arc::new(PoolInner { settings, state: Mutex::default() }), runtime }
     }
 
     /// Takes a place for one piece of work.
-    pub(crate) fn place(&self) -> Result<Place, BlockingPoolFull> {
+    pub(crate) fn place(&self) -> Result<BlockingPermit, BlockingPoolFull> {
         let BlockingPoolSettings { threads, queue } = self.shared.settings;
         let mut state = self.shared.lock();
         if state.places >= threads.saturating_add(queue) {
             return Err(BlockingPoolFull { running: state.running, waiting: state.waiting.len() });
         }
         state.places += 1;
-        Ok(Place(self.shared.clone()))
+        Ok(BlockingPermit(self.shared.clone()))
     }
 
-    /// Runs `job`, at once if a thread is free. The job must hold its [`Place`] itself.
+    /// Runs `job`, at once if a thread is free. The job must hold its [`BlockingPermit`] itself.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) -> JobHandle {
         let handle = Arc::new(());
         let mut state = self.shared.lock();
@@ -87,7 +87,7 @@ impl BlockingPool {
     }
 }
 
-impl Shared {
+impl PoolInner {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -12,7 +12,7 @@ use crate::driver::metrics::region::RegionMetrics;
 use crate::driver::questions::inspect::Inspector;
 use crate::driver::questions::stopping::StoppingShards;
 use crate::driver::region::event::RegionEvents;
-use crate::driver::region::shared::{Asked, Shared};
+use crate::driver::region::shared::{Asked, RegionInner};
 use crate::entity_ref::{Answer, AskError, SendError};
 use crate::host::DirectRef;
 use crate::ids::{EntityId, EntityTypeName, RegionId, ShardId};
@@ -22,7 +22,7 @@ use crate::routes::{Open, RouteCell};
 use crate::start::StartEntityAck;
 
 /// One entity type on this node. Clones are the same region; dropping the last clone does not stop it.
-pub struct Region<M>(pub(crate) Arc<Shared<M>>);
+pub struct Region<M>(pub(crate) Arc<RegionInner<M>>);
 
 impl<M> Clone for Region<M> {
     fn clone(&self) -> Self {

@@ -22,7 +22,7 @@ use crate::driver::questions::requests::Answers;
 use crate::driver::region::any_region::AnyRegion;
 use crate::driver::region::event::Event;
 use crate::driver::region::handle::Region;
-use crate::driver::region::shared::Shared;
+use crate::driver::region::shared::RegionInner;
 use crate::driver::region::task::Deferred;
 use crate::entity_type::Described;
 use crate::extractor::Extractor;
@@ -153,7 +153,7 @@ pub(crate) fn open<M: Send + 'static>(
         fingerprint,
     };
     let machine = Machine::new(config, clock::now());
-    let shared = Arc::new(Shared::new(name, machine, digest, entity_type, extractor, settings, node, threads));
+    let shared = Arc::new(RegionInner::new(name, machine, digest, entity_type, extractor, settings, node, threads));
     data.connect(&shared);
     direct.connect(&shared);
     Region(shared)
@@ -163,7 +163,7 @@ pub(crate) fn open<M: Send + 'static>(
 ///
 /// `_listed` keeps alive the handle by which coordinators reach the region, since the list of regions gives it up when
 /// another region takes over.
-pub(crate) async fn run<M: Send + 'static>(shared: Arc<Shared<M>>, _listed: Arc<dyn AnyRegion>) {
+pub(crate) async fn run<M: Send + 'static>(shared: Arc<RegionInner<M>>, _listed: Arc<dyn AnyRegion>) {
     let mut batch = VecDeque::new();
     let mut timer = pin!(tokio::time::sleep_until(clock::now().into()));
     loop {

@@ -60,7 +60,7 @@ pub(crate) type Asked =
     Pin<Box<dyn Future<Output = Result<greylag_transport::Answer, greylag_transport::AskError>> + Send>>;
 
 /// See the module's description.
-pub(crate) struct Shared<M> {
+pub(crate) struct RegionInner<M> {
     pub(crate) name: EntityTypeName,
     pub(crate) id: RegionId,
     pub(crate) entity_type: Described<M>,
@@ -75,11 +75,11 @@ pub(crate) struct Shared<M> {
     pub(crate) services: TypeServices,
     pub(in crate::driver) lanes: Lanes<M>,
     pub(crate) shards: Shards<Parcel<M>>,
-    guarded: Mutex<Guarded<M>>,
+    guarded: Mutex<LockedRegion<M>>,
 }
 
 /// State protected by the machine's lock.
-pub(in crate::driver) struct Guarded<M> {
+pub(in crate::driver) struct LockedRegion<M> {
     machine: Machine,
     parcels: BTreeMap<Token, Parcel<M>>,
     last_token: u64,
@@ -111,7 +111,7 @@ impl<M> Clone for Hosted<M> {
     }
 }
 
-impl<M: Send + 'static> Shared<M> {
+impl<M: Send + 'static> RegionInner<M> {
     #[allow(clippy::too_many_arguments)]
     pub(crate) fn new(
         name: EntityTypeName,
@@ -146,7 +146,7 @@ impl<M: Send + 'static> Shared<M> {
             requests: Requests::default(),
             inquiries: Inquiries::default(),
             services: TypeServices::default(),
-            guarded: Mutex::new(Guarded {
+            guarded: Mutex::new(LockedRegion {
                 machine,
                 parcels: BTreeMap::new(),
                 last_token: 0,
@@ -162,7 +162,7 @@ impl<M: Send + 'static> Shared<M> {
         &self.node.remoting
     }
 
-    fn lock(&self) -> MutexGuard<'_, Guarded<M>> {
+    fn lock(&self) -> MutexGuard<'_, LockedRegion<M>> {
         self.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -280,7 +280,7 @@ impl<M: Send + 'static> Shared<M> {
 
     /// Runs `f` under the machine's lock, and then drops the messages that the machine has dropped. No user code runs
     /// under the lock: a codec may take a second, and a message's destructor may come back here.
-    fn with_machine<R>(&self, f: impl FnOnce(&mut Guarded<M>) -> R) -> R {
+    fn with_machine<R>(&self, f: impl FnOnce(&mut LockedRegion<M>) -> R) -> R {
         let mut guarded = self.lock();
         let answer = f(&mut guarded);
         let dropped = std::mem::take(&mut guarded.dropped);
@@ -474,7 +474,7 @@ impl<M: Send + 'static> Shared<M> {
         self.task.defer(Deferred::Input(input));
     }
 
-    /// As [`Shared::input`], for an input that names a message: `parcel` is kept under its token.
+    /// As [`RegionInner::input`], for an input that names a message: `parcel` is kept under its token.
     pub(crate) fn input_with(self: &Arc<Self>, parcel: Parcel<M>, input: impl FnOnce(MessageInfo) -> Input) {
         let parcel = self.named(parcel);
         self.with_machine(|guarded| {
@@ -486,7 +486,7 @@ impl<M: Send + 'static> Shared<M> {
     /// Passes an input to the machine; returns the reason if the machine dropped `watched` at once.
     fn handle(
         self: &Arc<Self>,
-        guarded: &mut Guarded<M>,
+        guarded: &mut LockedRegion<M>,
         input: Input,
         watched: Option<Token>,
     ) -> Option<DeadLetterReason> {
@@ -537,7 +537,7 @@ impl<M: Send + 'static> Shared<M> {
         self.lock().machine.counters()
     }
 
-    fn execute(self: &Arc<Self>, guarded: &mut Guarded<M>, effect: Effect) {
+    fn execute(self: &Arc<Self>, guarded: &mut LockedRegion<M>, effect: Effect) {
         match effect {
             Effect::RouteChange { shard, route } => self.publish(guarded, shard, route),
             Effect::Admit { shard, origin } => {
@@ -577,7 +577,7 @@ impl<M: Send + 'static> Shared<M> {
         }
     }
 
-    fn publish(&self, guarded: &mut Guarded<M>, shard: ShardId, route: Route) {
+    fn publish(&self, guarded: &mut LockedRegion<M>, shard: ShardId, route: Route) {
         let Some(cell) = self.shards.intern(&shard).ok().and_then(|number| self.shards.routes.cell(number)) else {
             return;
         };
@@ -596,7 +596,7 @@ impl<M: Send + 'static> Shared<M> {
         self.events.send(Event::RouteChanged { shard, routed }).ok();
     }
 
-    fn deliver(&self, guarded: &mut Guarded<M>, shard: &ShardId, token: Token, provenance: Provenance) {
+    fn deliver(&self, guarded: &mut LockedRegion<M>, shard: &ShardId, token: Token, provenance: Provenance) {
         let Some(mut parcel) = guarded.parcels.remove(&token) else { return };
         let Some(hosted) = guarded.hosted.get(shard) else {
             return guarded.dropped.push((parcel, DeadLetterReason::RegionStopped));
@@ -612,7 +612,7 @@ impl<M: Send + 'static> Shared<M> {
         }
     }
 
-    fn send_data(&self, guarded: &mut Guarded<M>, to: RegionId, shard: ShardId, token: Token, stamp: Stamp) {
+    fn send_data(&self, guarded: &mut LockedRegion<M>, to: RegionId, shard: ShardId, token: Token, stamp: Stamp) {
         let Some(parcel) = guarded.parcels.remove(&token) else { return };
         let (node, recipient) = (to.node.clone().into(), self.lanes.data.recipient(shard.clone()));
         match self.lanes.data.put(&node, recipient, Stamped::Forwarded(Box::new(stamp.clone())), parcel) {
@@ -709,7 +709,7 @@ impl<M: Send + 'static> Shared<M> {
         guarded.hosted.values().for_each(|shard| shard.control.push_anyway(Control::Limit(part)));
     }
 
-    fn control(guarded: &Guarded<M>, shard: &ShardId, control: Control<M>) {
+    fn control(guarded: &LockedRegion<M>, shard: &ShardId, control: Control<M>) {
         if let Some(hosted) = guarded.hosted.get(shard) {
             hosted.probe.stops_by(&control);
             hosted.control.push_anyway(control);
@@ -826,7 +826,7 @@ impl<M: Send + 'static> Shared<M> {
     }
 }
 
-impl<M> Guarded<M> {
+impl<M> LockedRegion<M> {
     /// Keeps a message under a new token, and returns the facts that the machine needs.
     fn keep(&mut self, parcel: Parcel<M>) -> MessageInfo {
         self.last_token += 1;

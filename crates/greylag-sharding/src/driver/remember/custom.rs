@@ -24,7 +24,7 @@ pub(super) struct Shards(pub(super) Arc<dyn RememberEntitiesStore>);
 
 async fn guarded<T>(call: impl Future<Output = Result<T, RememberError>>) -> Result<T, RememberError> {
     let done = AssertUnwindSafe(call).catch_unwind().await;
-    done.unwrap_or_else(|_| Err(RememberError::Stopped("it panicked".to_owned())))
+    done.unwrap_or_else(|_| Err(RememberError::Stopped("it panicked".into())))
 }
 
 #[async_trait]

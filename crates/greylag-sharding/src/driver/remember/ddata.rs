@@ -105,14 +105,14 @@ fn set_of(id: &EntityId) -> usize {
 /// Repeats a call until it succeeds, `most` times at most.
 async fn attempts<T, E, F>(most: usize, mut call: impl FnMut() -> F) -> Result<T, RememberError>
 where
-    E: std::fmt::Display,
+    E: std::error::Error + Send + Sync + 'static,
     F: Future<Output = Result<T, E>>,
 {
     let mut attempt = 1;
     loop {
         match call().await {
             Ok(done) => return Ok(done),
-            Err(error) if attempt >= most => return Err(RememberError::Unavailable(error.to_string())),
+            Err(error) if attempt >= most => return Err(RememberError::Unavailable(error.into())),
             Err(_) => attempt += 1,
         }
         // Pause, since a request that fails at once (a replicator that still loads) must not spin.
@@ -137,14 +137,14 @@ impl ShardMemory for DdataShard {
                         found.found().iter().flat_map(Ids::iter).filter_map(|id| EntityId::new(id.as_str()).ok()),
                     ),
                     Err(error) => {
-                        failure = Some(error.to_string());
+                        failure = Some(error);
                         failed.push(set);
                     }
                 }
             }
             match failure {
                 None => return Ok(ids),
-                Some(reason) if left == 0 => return Err(RememberError::Unavailable(reason).into()),
+                Some(reason) if left == 0 => return Err(RememberError::Unavailable(reason.into()).into()),
                 Some(_) => missing = failed,
             }
             tokio::time::sleep(PAUSE).await;
@@ -186,7 +186,7 @@ impl DdataShards {
 impl ShardSet for DdataShards {
     async fn read(&self) -> Result<BTreeSet<ShardId>, RememberError> {
         let read = self.replicator.get(&self.set, self.levels.read).await;
-        let read = read.map_err(|error| RememberError::Unavailable(error.to_string()))?.found();
+        let read = read.map_err(|error| RememberError::Unavailable(error.into()))?.found();
         Ok(read.iter().flat_map(Ids::iter).filter_map(|shard| ShardId::new(shard.as_str()).ok()).collect())
     }
 

@@ -65,9 +65,9 @@ impl JournalShard {
     async fn append(&self, history: &mut History, events: &[RememberedEvent]) -> Result<(), RememberError> {
         let payloads = events.iter().map(remembered::encode_event).collect();
         let last = self.log.append(&history.claimed, payloads).await.map_err(|error| match error {
-            AppendError::NotStored(_) => RememberError::Unavailable(error.to_string()),
+            AppendError::NotStored(_) => RememberError::Unavailable(error.into()),
             // The outcome is unknown or fenced: the history must be read again.
-            error => RememberError::Stopped(error.to_string()),
+            error => RememberError::Stopped(error.into()),
         })?;
         events.iter().for_each(|event| event.clone().apply(&mut history.remembered));
         let before = std::mem::replace(&mut history.claimed.last, last);
@@ -113,7 +113,7 @@ impl ShardMemory for JournalShard {
     async fn update(&self, update: StoreUpdate) -> Result<(), RememberError> {
         let mut guard = self.history.lock().await;
         // Put the history back only if all events are known to be stored.
-        let mut history = guard.take().ok_or_else(|| RememberError::Stopped("it was not read".to_owned()))?;
+        let mut history = guard.take().ok_or_else(|| RememberError::Stopped("it was not read".into()))?;
         for events in self.events(&update).chunks(self.log.max_batch().max(1)) {
             self.append(&mut history, events).await?;
         }
@@ -124,9 +124,9 @@ impl ShardMemory for JournalShard {
 
 fn unread(error: RecoverError) -> LoadError {
     match error {
-        RecoverError::Unavailable(failure) => RememberError::Unavailable(failure.to_string()).into(),
+        RecoverError::Unavailable(failure) => RememberError::Unavailable(failure.into()).into(),
         RecoverError::Fenced(current) => LoadError::Fenced { stored: current.generation },
-        RecoverError::Unreadable(unreadable) => RememberError::Stopped(unreadable.to_string()).into(),
+        RecoverError::Unreadable(unreadable) => RememberError::Stopped(unreadable.into()).into(),
     }
 }
 
@@ -147,14 +147,14 @@ impl JournalShards {
 #[async_trait]
 impl ShardSet for JournalShards {
     async fn read(&self) -> Result<BTreeSet<ShardId>, RememberError> {
-        self.0.read_shards().await.map_err(|unreadable| RememberError::Stopped(unreadable.to_string()))
+        self.0.read_shards().await.map_err(|unreadable| RememberError::Stopped(unreadable.into()))
     }
 
     async fn add(&self, shards: Vec<ShardId>) -> Result<(), RememberError> {
         self.0.add_shards(shards).await.map_err(|not_committed| match not_committed {
-            NotCommitted::NotStored => RememberError::Unavailable("the journal did not store it".to_owned()),
+            NotCommitted::NotStored => RememberError::Unavailable("the journal did not store it".into()),
             NotCommitted::Lost => {
-                RememberError::Stopped("another coordinator writes, or the outcome is unknown".to_owned())
+                RememberError::Stopped("another coordinator writes, or the outcome is unknown".into())
             }
         })
     }

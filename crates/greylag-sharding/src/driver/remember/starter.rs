@@ -11,7 +11,7 @@ use greylag_core::EntityError;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::driver::node::clock;
-use crate::driver::region::shared::Shared;
+use crate::driver::region::shared::RegionInner;
 use crate::ids::{EntityId, ShardId};
 use crate::remember::starter::{Effect, Input, Starter};
 use crate::settings::ShardingSettings;
@@ -36,7 +36,7 @@ impl StarterTask {
     }
 
     /// Runs until the region is gone.
-    pub(crate) async fn run<M: Send + 'static>(mut self, shared: Weak<Shared<M>>) {
+    pub(crate) async fn run<M: Send + 'static>(mut self, shared: Weak<RegionInner<M>>) {
         let mut answers: FuturesUnordered<Answered> = FuturesUnordered::new();
         let mut effects = Vec::new();
         loop {
@@ -70,7 +70,12 @@ impl StarterTask {
 }
 
 /// Asks the region to start an entity, like any user of the region; `None` if the region refuses at once.
-fn ask<M: Send + 'static>(shared: &Arc<Shared<M>>, of: ShardId, id: EntityId, timeout: Duration) -> Option<Answered> {
+fn ask<M: Send + 'static>(
+    shared: &Arc<RegionInner<M>>,
+    of: ShardId,
+    id: EntityId,
+    timeout: Duration,
+) -> Option<Answered> {
     use greylag_transport::AskError;
     let asked = shared.begin_start(id.as_str(), timeout).ok()?;
     Some(Box::pin(async move {

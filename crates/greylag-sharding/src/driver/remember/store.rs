@@ -1,6 +1,7 @@
 //! The stores of remembered entities, and the trait for a store of your own.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -79,10 +80,10 @@ pub enum RememberError {
     /// The store does not answer, or refuses for now. The shard fails and starts again; a coordinator repeats its
     /// request.
     #[error("the store of remembered entities is unavailable: {0}")]
-    Unavailable(String),
+    Unavailable(#[source] Box<dyn Error + Send + Sync>),
     /// The store cannot go on: the shard or the coordinator fails and starts again, and opens the store anew.
     #[error("the store of remembered entities has stopped: {0}")]
-    Stopped(String),
+    Stopped(#[source] Box<dyn Error + Send + Sync>),
 }
 
 /// Remembers the entities of the shards of one type, and the shards that have had entities.

@@ -25,7 +25,7 @@ use crate::driver::metrics::watchdog::Probe;
 use crate::driver::node::clock;
 use crate::driver::node::services::Node;
 use crate::driver::region::event::Event;
-use crate::driver::region::shared::{Guarded, Hosted, Shared};
+use crate::driver::region::shared::{Hosted, LockedRegion, RegionInner};
 use crate::driver::remember::{LoadError, StoreCalls};
 use crate::driver::shard::control_item::Control;
 use crate::driver::shard::inboxes::Inboxes;
@@ -52,7 +52,7 @@ const RUN_TIME: Duration = Duration::from_micros(200);
 
 /// See the module's description.
 pub(crate) struct ShardTask<M: Send + 'static> {
-    shared: Arc<Shared<M>>,
+    shared: Arc<RegionInner<M>>,
     inboxes: Inboxes<M>,
     shard: Shard<BoxedEntity<M>, QueuedMessage<M>>,
     scope: Arc<CtxScope>,
@@ -84,11 +84,11 @@ struct End<M> {
     store: Option<StoreCalls<M>>,
 }
 
-impl<M: Send + 'static> Shared<M> {
+impl<M: Send + 'static> RegionInner<M> {
     /// Starts the task of a shard, which is listed among the hosted ones from now on.
     pub(in crate::driver) fn start_shard(
         self: &Arc<Self>,
-        guarded: &mut Guarded<M>,
+        guarded: &mut LockedRegion<M>,
         shard: ShardId,
         generation: Generation,
     ) {
@@ -115,7 +115,7 @@ impl<M: Send + 'static> Shared<M> {
 
 impl<M: Send + 'static> ShardTask<M> {
     pub(crate) fn new(
-        shared: Arc<Shared<M>>,
+        shared: Arc<RegionInner<M>>,
         (id, generation): (ShardId, Generation),
         inbox: Arc<Inbox<Parcel<M>>>,
         control: Arc<Inbox<Control<M>>>,

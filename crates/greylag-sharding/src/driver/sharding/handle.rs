@@ -192,7 +192,7 @@ impl Sharding {
         settings.validate()?;
         let settings = ShardingSettings { allow_local_journal: true, ..settings };
         let up = MemberFacts {
-            phase: membership::Phase::Up,
+            phase: membership::MemberPhase::Up,
             up_number: 1,
             reachable: true,
             roles: BTreeSet::new(),
@@ -419,7 +419,7 @@ fn start_replicator(
     };
     let membership = Membership::from_cluster(cluster);
     Replicator::start(replicator_settings, types, node.remoting.clone(), membership)
-        .map_err(|error| InitError::NoReplicator { reason: error.to_string() })
+        .map_err(|reason| InitError::NoReplicator { reason })
 }
 
 /// The readiness of this node, as far as its entity types decide it.

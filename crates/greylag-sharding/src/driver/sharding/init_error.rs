@@ -91,7 +91,8 @@ pub enum InitError {
     #[error("the replicator for coordinator state did not start: {reason}")]
     NoReplicator {
         /// The replicator's error.
-        reason: String,
+        #[source]
+        reason: greylag_ddata::StartError,
     },
     /// The type's allocation strategy cannot work here.
     #[error("entity type {name}: {reason}")]

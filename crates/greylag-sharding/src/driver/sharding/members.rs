@@ -7,7 +7,7 @@ use std::time::Instant;
 use greylag_cluster::{MemberStatus, MembershipView};
 use greylag_core::UniqueAddress;
 
-use crate::machine::membership::{MemberFacts, Members, Phase, Removal};
+use crate::machine::membership::{MemberFacts, MemberPhase, Members, Removal};
 
 /// Remembers when each removal was learned of, since margins run from then (cluster P3a).
 #[derive(Default)]
@@ -39,13 +39,13 @@ impl Tracker {
     }
 }
 
-fn phase(status: MemberStatus) -> Phase {
+fn phase(status: MemberStatus) -> MemberPhase {
     match status {
-        MemberStatus::Joining | MemberStatus::WeaklyUp => Phase::Joining,
-        MemberStatus::Up => Phase::Up,
-        MemberStatus::PreparingForShutdown | MemberStatus::ReadyForShutdown => Phase::Preparing,
-        MemberStatus::Leaving => Phase::Leaving,
-        MemberStatus::Exiting => Phase::Exiting,
-        MemberStatus::Down => Phase::Down,
+        MemberStatus::Joining | MemberStatus::WeaklyUp => MemberPhase::Joining,
+        MemberStatus::Up => MemberPhase::Up,
+        MemberStatus::PreparingForShutdown | MemberStatus::ReadyForShutdown => MemberPhase::Preparing,
+        MemberStatus::Leaving => MemberPhase::Leaving,
+        MemberStatus::Exiting => MemberPhase::Exiting,
+        MemberStatus::Down => MemberPhase::Down,
     }
 }

@@ -319,7 +319,7 @@ impl Inner {
         let _runtime = self.node.runtime.enter();
         let membership = Membership::from_cluster(self.cluster.as_ref().expect("asked only in a cluster"));
         let started = remember::start_replicator(&self.node.remoting, membership, role, settings, self.durable.get());
-        let started = started.map_err(|error| InitError::NoReplicator { reason: error.to_string() })?;
+        let started = started.map_err(|reason| InitError::NoReplicator { reason })?;
         state.remembering.insert(role.to_owned(), started.clone());
         Ok(started)
     }

@@ -20,7 +20,7 @@ use super::homes::{Drops, Ledger};
 use crate::allocation::{RegionView, View};
 use crate::fingerprint::StateStoreMode;
 use crate::ids::RegionId;
-use crate::machine::membership::Phase;
+use crate::machine::membership::MemberPhase;
 
 /// See the module's description.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Nodes {
     /// not a late copy of an earlier `Register`.
     pub(super) fn may_register(&self, region: &RegionId, serial: u64) -> bool {
         let phase = self.view.members.members.get(&region.node).map(|member| member.phase);
-        if matches!(phase, None | Some(Phase::Joining | Phase::Down)) || self.registry.is_gone(region) {
+        if matches!(phase, None | Some(MemberPhase::Joining | MemberPhase::Down)) || self.registry.is_gone(region) {
             return false;
         }
         let newer = |known: &RegionId| known.node == region.node && known.incarnation > region.incarnation;
@@ -71,10 +71,9 @@ impl Nodes {
 
     /// Whether a shard could be given to this node: it stays, and a hosting region is registered or may still register.
     pub(super) fn can_host(&self, node: &UniqueAddress) -> bool {
-        let stays =
-            self.view.members.members.get(node).is_some_and(|member| {
-                matches!(member.phase, Phase::Up | Phase::Preparing) && member.has_role(&self.role)
-            });
+        let stays = self.view.members.members.get(node).is_some_and(|member| {
+            matches!(member.phase, MemberPhase::Up | MemberPhase::Preparing) && member.has_role(&self.role)
+        });
         let goes = |(region, entry): (&RegionId, &RegionEntry)| {
             region.node == *node && !entry.proxy && (entry.shutting_down || entry.refused)
         };
@@ -102,7 +101,7 @@ impl Nodes {
             })
         });
         let mut members = self.view.members.members.values();
-        let unsettled = members.any(|member| !member.reachable || member.phase == Phase::Joining);
+        let unsettled = members.any(|member| !member.reachable || member.phase == MemberPhase::Joining);
         View { regions: regions.collect(), unsettled }
     }
 
@@ -112,7 +111,8 @@ impl Nodes {
             return self.unregistered_nodes();
         }
         let members = self.view.members.members.iter();
-        let may_host = members.filter(|(_, member)| member.phase != Phase::Joining && member.has_role(&self.role));
+        let may_host =
+            members.filter(|(_, member)| member.phase != MemberPhase::Joining && member.has_role(&self.role));
         may_host.map(|(node, _)| node).filter(|node| !self.has_spoken(node, drops)).cloned().collect()
     }
 
@@ -120,7 +120,9 @@ impl Nodes {
     fn unregistered_nodes(&self) -> Vec<UniqueAddress> {
         let can_register = |node: &UniqueAddress| {
             let member = self.view.members.members.get(node);
-            member.is_some_and(|member| member.reachable && !matches!(member.phase, Phase::Joining | Phase::Down))
+            member.is_some_and(|member| {
+                member.reachable && !matches!(member.phase, MemberPhase::Joining | MemberPhase::Down)
+            })
         };
         let silent =
             self.journal_state.regions().filter(|region| !self.registry.contains(region)).map(|region| &region.node);

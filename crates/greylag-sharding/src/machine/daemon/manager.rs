@@ -126,7 +126,7 @@ pub enum Answer {
 
 /// The manager's phase.
 #[derive(Debug)]
-enum Phase {
+enum ManagerPhase {
     /// The record is being read, or will be read again at the deadline.
     Loading { again_at: Option<Instant> },
     /// No change is under way: workers are asked to start; `left` are the rest of this round.
@@ -143,7 +143,7 @@ enum Phase {
 #[derive(Debug)]
 pub struct DaemonManager {
     config: DaemonManagerConfig,
-    phase: Phase,
+    phase: ManagerPhase,
     /// The latest record known to be committed, or the initial number.
     record: DaemonRecord,
     /// When the record was first read, wall clock in milliseconds since 1970.
@@ -157,7 +157,7 @@ impl DaemonManager {
     pub fn new(config: DaemonManagerConfig, out: &mut Vec<Effect>) -> Self {
         out.push(Effect::Load);
         let record = DaemonRecord::initial(config.initial, 0);
-        Self { config, phase: Phase::Loading { again_at: None }, record, began_ms: None, waiting: Vec::new() }
+        Self { config, phase: ManagerPhase::Loading { again_at: None }, record, began_ms: None, waiting: Vec::new() }
     }
 
     /// Takes one input. Inputs that make no sense in the present phase change nothing.
@@ -165,7 +165,7 @@ impl DaemonManager {
         match input {
             Input::Loaded { record, wall_ms } => self.on_loaded(now, record, wall_ms, out),
             Input::NotLoaded => {
-                if let Phase::Loading { again_at: again_at @ None } = &mut self.phase {
+                if let ManagerPhase::Loading { again_at: again_at @ None } = &mut self.phase {
                     *again_at = Some(now + self.config.retry_interval);
                 }
             }
@@ -181,16 +181,16 @@ impl DaemonManager {
     /// When a `Tick` next has work to do.
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.phase {
-            Phase::Loading { again_at } | Phase::Beginning { again_at, .. } | Phase::Completing { again_at } => {
-                *again_at
-            }
-            Phase::Pinging { next_at, .. } => Some(*next_at),
-            Phase::Stopping { again_at, .. } => Some(*again_at),
+            ManagerPhase::Loading { again_at }
+            | ManagerPhase::Beginning { again_at, .. }
+            | ManagerPhase::Completing { again_at } => *again_at,
+            ManagerPhase::Pinging { next_at, .. } => Some(*next_at),
+            ManagerPhase::Stopping { again_at, .. } => Some(*again_at),
         }
     }
 
     fn on_loaded(&mut self, now: Instant, record: Option<DaemonRecord>, wall_ms: u64, out: &mut Vec<Effect>) {
-        if !matches!(self.phase, Phase::Loading { again_at: None }) {
+        if !matches!(self.phase, ManagerPhase::Loading { again_at: None }) {
             return;
         }
         let began_ms = *self.began_ms.get_or_insert(wall_ms);
@@ -206,7 +206,7 @@ impl DaemonManager {
     }
 
     fn on_asked(&mut self, request: u64, question: Question, wall_ms: u64, out: &mut Vec<Effect>) {
-        if matches!(self.phase, Phase::Loading { .. }) {
+        if matches!(self.phase, ManagerPhase::Loading { .. }) {
             if self.waiting.len() < MOST_WAITING {
                 self.waiting.push((request, question, wall_ms));
             } else {
@@ -214,7 +214,7 @@ impl DaemonManager {
             }
             return;
         }
-        let is_settled = matches!(self.phase, Phase::Pinging { .. });
+        let is_settled = matches!(self.phase, ManagerPhase::Pinging { .. });
         let most = self.config.most;
         let answer = match question {
             Question::Number => Answer::Number(self.number(!is_settled)),
@@ -224,7 +224,7 @@ impl DaemonManager {
             Question::Change(count) => {
                 let record = self.record.change(count, wall_ms);
                 // From here on no previous worker is asked to start.
-                self.phase = Phase::Beginning { record, request, again_at: None };
+                self.phase = ManagerPhase::Beginning { record, request, again_at: None };
                 out.push(Effect::Commit(record));
                 return;
             }
@@ -239,11 +239,11 @@ impl DaemonManager {
 
     fn on_committed(&mut self, now: Instant, committed: DaemonRecord, out: &mut Vec<Effect>) {
         match self.phase {
-            Phase::Beginning { record, request, again_at: None } if record == committed => {
+            ManagerPhase::Beginning { record, request, again_at: None } if record == committed => {
                 self.record = committed;
                 self.begin_stopping(now, Some(request), out);
             }
-            Phase::Completing { again_at: None } if committed == self.record.completed() => {
+            ManagerPhase::Completing { again_at: None } if committed == self.record.completed() => {
                 self.record = committed;
                 self.become_pinging(now);
             }
@@ -254,8 +254,8 @@ impl DaemonManager {
     fn on_not_committed(&mut self, now: Instant, failed: DaemonRecord) {
         let completed = self.record.completed();
         let again_at = match &mut self.phase {
-            Phase::Beginning { record, again_at, .. } if *record == failed => again_at,
-            Phase::Completing { again_at } if completed == failed => again_at,
+            ManagerPhase::Beginning { record, again_at, .. } if *record == failed => again_at,
+            ManagerPhase::Completing { again_at } if completed == failed => again_at,
             _ => return,
         };
         *again_at = Some(now + self.config.retry_interval);
@@ -263,13 +263,13 @@ impl DaemonManager {
 
     fn on_superseded(&mut self, out: &mut Vec<Effect>) {
         match self.phase {
-            Phase::Beginning { request, .. } => {
+            ManagerPhase::Beginning { request, .. } => {
                 out.push(Effect::Reply { request, answer: Answer::RescaleInProgress });
             }
-            Phase::Completing { .. } => {}
+            ManagerPhase::Completing { .. } => {}
             _ => return,
         }
-        self.phase = Phase::Loading { again_at: None };
+        self.phase = ManagerPhase::Loading { again_at: None };
         out.push(Effect::Load);
     }
 
@@ -277,11 +277,11 @@ impl DaemonManager {
         // A peer may record more workers than there are shards: the excess has nothing to stop.
         let left: BTreeSet<u32> = (0..self.record.previous.min(self.config.most)).collect();
         out.push(Effect::StopShards(left.clone()));
-        self.phase = Phase::Stopping { left, request, again_at: now + self.config.stop_retry_interval };
+        self.phase = ManagerPhase::Stopping { left, request, again_at: now + self.config.stop_retry_interval };
     }
 
     fn on_shard_stopped(&mut self, shard: u32, out: &mut Vec<Effect>) {
-        let Phase::Stopping { left, request, .. } = &mut self.phase else { return };
+        let ManagerPhase::Stopping { left, request, .. } = &mut self.phase else { return };
         left.remove(&shard);
         if !left.is_empty() {
             return;
@@ -289,12 +289,12 @@ impl DaemonManager {
         if let Some(request) = request.take() {
             out.push(Effect::Reply { request, answer: Answer::Changed });
         }
-        self.phase = Phase::Completing { again_at: None };
+        self.phase = ManagerPhase::Completing { again_at: None };
         out.push(Effect::Commit(self.record.completed()));
     }
 
     fn become_pinging(&mut self, now: Instant) {
-        self.phase = Phase::Pinging { left: self.record.processes().into(), round_began: now, next_at: now };
+        self.phase = ManagerPhase::Pinging { left: self.record.processes().into(), round_began: now, next_at: now };
     }
 
     fn on_tick(&mut self, now: Instant, out: &mut Vec<Effect>) {
@@ -303,31 +303,31 @@ impl DaemonManager {
         }
         let completed = self.record.completed();
         match &mut self.phase {
-            Phase::Loading { again_at } => {
+            ManagerPhase::Loading { again_at } => {
                 *again_at = None;
                 out.push(Effect::Load);
             }
-            Phase::Beginning { record, again_at, .. } => {
+            ManagerPhase::Beginning { record, again_at, .. } => {
                 *again_at = None;
                 out.push(Effect::Commit(*record));
             }
-            Phase::Completing { again_at } => {
+            ManagerPhase::Completing { again_at } => {
                 *again_at = None;
                 out.push(Effect::Commit(completed));
             }
-            Phase::Stopping { left, again_at, .. } => {
+            ManagerPhase::Stopping { left, again_at, .. } => {
                 *again_at = now + self.config.stop_retry_interval;
                 out.push(Effect::StopShards(left.clone()));
             }
-            Phase::Pinging { .. } => self.ping(now, out),
+            ManagerPhase::Pinging { .. } => self.ping(now, out),
         }
     }
 
     /// Asks the next worker of the round to start. After the last one, reads the record for the next round.
     fn ping(&mut self, now: Instant, out: &mut Vec<Effect>) {
-        let Phase::Pinging { left, round_began, next_at } = &mut self.phase else { return };
+        let ManagerPhase::Pinging { left, round_began, next_at } = &mut self.phase else { return };
         let Some(next) = left.pop_front() else {
-            self.phase = Phase::Loading { again_at: None };
+            self.phase = ManagerPhase::Loading { again_at: None };
             return out.push(Effect::Load);
         };
         out.push(Effect::Start(next));

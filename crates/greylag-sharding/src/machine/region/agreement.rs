@@ -26,7 +26,7 @@ use super::config::RegionConfig;
 use super::protocol::Effect;
 use super::report::RegionEvent;
 use crate::fingerprint::{Fingerprint, Mismatch};
-use crate::machine::membership::{Members, Phase};
+use crate::machine::membership::{MemberPhase, Members};
 use crate::machine::message::{AgreementOutcome, PeerMessage, TypeClaim};
 
 /// How often a member with another role is asked again: a rollback can heal the conflict.
@@ -130,8 +130,9 @@ impl Agreement {
 
     /// Asks members that come up, and stops waiting for members that go.
     pub(super) fn on_members(&mut self, now: Instant, members: &Members, out: &mut Vec<Effect>) {
-        let is_up = |phase: Phase| !matches!(phase, Phase::Joining | Phase::Down);
-        let present = |node: &UniqueAddress| members.members.get(node).filter(|member| member.phase != Phase::Down);
+        let is_up = |phase: MemberPhase| !matches!(phase, MemberPhase::Joining | MemberPhase::Down);
+        let present =
+            |node: &UniqueAddress| members.members.get(node).filter(|member| member.phase != MemberPhase::Down);
         self.is_up = present(&self.own).is_some_and(|own| is_up(own.phase));
         self.peers.retain(|node, _| present(node).is_some());
         let others = members.members.iter().filter(|(node, _)| **node != self.own && present(node).is_some());

@@ -8,7 +8,7 @@ use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 
 use super::agreement::Agreement;
 use super::config::{RegionConfig, RegionState, Sabotage};
-use super::place::{AfterDrain, Content, Ending, Place, Places};
+use super::place::{AfterDrain, Content, Ending, Places, ShardPlace};
 use super::protocol::{Effect, Input, MessageInfo, Route};
 use super::report::{Counters, RegionEvent};
 use super::requests::Requests;
@@ -164,7 +164,7 @@ impl Region {
     }
 
     /// Takes the shard's place out while `act` runs, so that `act` can change both the place and the router.
-    pub(super) fn with_place<R>(&mut self, shard: &ShardId, act: impl FnOnce(&mut Router, &mut Place) -> R) -> R {
+    pub(super) fn with_place<R>(&mut self, shard: &ShardId, act: impl FnOnce(&mut Router, &mut ShardPlace) -> R) -> R {
         let mut place = self.places.take(shard);
         let result = act(&mut self.router, &mut place);
         self.places.put(shard, place);

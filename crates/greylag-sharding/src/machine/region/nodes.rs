@@ -12,11 +12,11 @@ use greylag_transport::{Lane, LaneKind};
 
 use super::config::RegionState;
 use super::machine::Region;
-use super::place::{Content, Place, Rank, Waiting};
+use super::place::{Content, Rank, ShardPlace, Waiting};
 use super::protocol::{Effect, MessageInfo};
 use super::report::RegionEvent;
 use crate::ids::ShardId;
-use crate::machine::membership::{Members, Phase};
+use crate::machine::membership::{MemberPhase, Members};
 use crate::machine::message::Stamp;
 
 impl Region {
@@ -41,12 +41,12 @@ impl Region {
     fn look_for_coordinator(&mut self, now: Instant, before: &Members, out: &mut Vec<Effect>) {
         let candidates = self.router.members.coordinator_candidates(&self.router.config.coordinator_role);
         let oldest = candidates.first().map(|node| {
-            let up = self.router.members.members.get(node).is_some_and(|member| member.phase == Phase::Up);
+            let up = self.router.members.members.get(node).is_some_and(|member| member.phase == MemberPhase::Up);
             (node.clone(), up)
         });
         let is_other = self.router.registration.observe(oldest, &self.router.members);
         let own_up = |members: &Members| {
-            members.members.get(&self.router.config.id.node).is_some_and(|own| own.phase != Phase::Joining)
+            members.members.get(&self.router.config.id.node).is_some_and(|own| own.phase != MemberPhase::Joining)
         };
         let now_up = own_up(&self.router.members) && !own_up(before);
         if (is_other || now_up) && !matches!(self.router.state, RegionState::Stopping | RegionState::Stopped) {
@@ -102,8 +102,8 @@ impl Region {
         if self.router.members.contains(node) {
             self.router.dead_ends.insert(node.clone());
         }
-        let is_routed = |place: &Place| place.slot.remote().is_some_and(|remote| remote.region.node == *node);
-        let is_planned = |place: &Place| place.slot.next().is_some_and(|next| next.region.node == *node);
+        let is_routed = |place: &ShardPlace| place.slot.remote().is_some_and(|remote| remote.region.node == *node);
+        let is_planned = |place: &ShardPlace| place.slot.next().is_some_and(|next| next.region.node == *node);
         for shard in self.places.of(|place| is_routed(place) || is_planned(place)) {
             self.with_place(&shard, |router, place| {
                 if is_routed(place) {

@@ -8,12 +8,12 @@ use greylag_core::{DeadLetterReason, UniqueAddress};
 
 use super::config::{RegionState, Sabotage};
 use super::machine::Region;
-use super::place::Place;
+use super::place::ShardPlace;
 use super::protocol::Effect;
 use super::report::{Obstacle, RegionEvent};
 use crate::fingerprint::Mismatch;
 use crate::ids::ShardId;
-use crate::machine::membership::Phase;
+use crate::machine::membership::MemberPhase;
 use crate::machine::message::{
     AgreementOutcome, Claim, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage,
 };
@@ -189,8 +189,12 @@ impl Region {
 
     pub(super) fn register_with(&mut self, to: UniqueAddress, out: &mut Vec<Effect>) {
         // Coordinators ignore members that are not `Up` yet, so do not register before.
-        let up =
-            self.router.members.members.get(&self.router.config.id.node).is_some_and(|own| own.phase != Phase::Joining);
+        let up = self
+            .router
+            .members
+            .members
+            .get(&self.router.config.id.node)
+            .is_some_and(|own| own.phase != MemberPhase::Joining);
         if !up {
             return;
         }
@@ -200,7 +204,7 @@ impl Region {
     }
 
     pub(super) fn claims(&self) -> Vec<Claim> {
-        let claim = |(shard, place): (&ShardId, &Place)| {
+        let claim = |(shard, place): (&ShardId, &ShardPlace)| {
             let (generation, state) = (place.slot.hosted()?, place.slot.claim()?);
             Some(Claim { shard: shard.clone(), generation, state })
         };
@@ -236,7 +240,7 @@ impl Region {
             self.register_with(node, out);
         }
         self.requests.repeat(now, &self.router, out);
-        for shard in self.places.of(Place::wants_home) {
+        for shard in self.places.of(ShardPlace::wants_home) {
             self.with_place(&shard, |router, place| {
                 place.asking.at = None;
                 router.ask_home(now, &shard, place);

@@ -24,7 +24,7 @@ const MIN_RESTART: Duration = Duration::from_millis(100);
 
 /// See the module's description.
 #[derive(Debug, Default)]
-pub(super) struct Place {
+pub(super) struct ShardPlace {
     pub(super) slot: Slot,
     /// The largest generation heard of; a home of a smaller generation is out of date.
     pub(super) heard: Option<Generation>,
@@ -80,7 +80,7 @@ pub(super) struct Acked {
     pub(super) flushed: bool,
 }
 
-impl Place {
+impl ShardPlace {
     /// Notes that a home of this generation exists or existed. An older home that waits to be opened is forgotten:
     /// waiting messages may be meant for the newer home, and would come back behind messages that were sent after them.
     pub(super) fn note_generation(&mut self, generation: Generation) {
@@ -145,7 +145,7 @@ impl Place {
         }
     }
 
-    /// The home, if nothing else is known of the shard: then [`Place::at_rest`] of this home restores the same place.
+    /// The home, if nothing else is known of the shard: then [`ShardPlace::at_rest`] of this home restores the same place.
     fn rests_at(&self) -> Option<(&RegionId, Generation)> {
         let Self { slot, heard, ended, last_home, buffer, is_turn_asked, owes_leftover_mark, .. } = self;
         let Self { asking, acked, marks, leftover_marks, .. } = self;

@@ -1,7 +1,7 @@
 //! Where messages go: sends, frames and marks of other regions, and which of them a shard's floor lets pass.
 //!
 //! A [`Router`] is what the shards of a region have in common: whom the region knows, what its messages amount to, and
-//! what it asks for at the end of an input. What is known of one shard is its `Place`, which every call names.
+//! what it asks for at the end of an input. What is known of one shard is its `ShardPlace`, which every call names.
 //!
 //! Source: sharding §2.4, §2.6.
 
@@ -17,7 +17,7 @@ use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 use self::messages::Messages;
 use super::config::{RegionConfig, RegionState, Sabotage};
 use super::host_watch::HostWatch;
-use super::place::{Content, Hosting, LeftRoute, Local, Place, Rank, Served, Slot, Table, Task, Waiting};
+use super::place::{Content, Hosting, LeftRoute, Local, Rank, Served, ShardPlace, Slot, Table, Task, Waiting};
 use super::protocol::{Effect, MessageInfo, Provenance, Route};
 use super::registration::Registration;
 use super::report::RegionEvent;
@@ -171,7 +171,7 @@ impl Router {
         &mut self,
         now: Instant,
         shard: &ShardId,
-        place: &mut Place,
+        place: &mut ShardPlace,
         waiting: Waiting,
         out: &mut Vec<Effect>,
     ) {
@@ -191,7 +191,7 @@ impl Router {
         &mut self,
         now: Instant,
         shard: &ShardId,
-        place: &mut Place,
+        place: &mut ShardPlace,
         waiting: Waiting,
         out: &mut Vec<Effect>,
     ) {
@@ -211,7 +211,7 @@ impl Router {
     }
 
     /// Hands an entry to the local shard if the floor of its origin allows.
-    pub(super) fn deliver(&mut self, shard: &ShardId, place: &mut Place, waiting: Waiting, out: &mut Vec<Effect>) {
+    pub(super) fn deliver(&mut self, shard: &ShardId, place: &mut ShardPlace, waiting: Waiting, out: &mut Vec<Effect>) {
         let own = waiting.origin == self.config.id;
         let Content::Message(MessageInfo { token, .. }) = waiting.content else {
             if let Content::Probe { nonce } = waiting.content {
@@ -308,7 +308,7 @@ impl Router {
         }
     }
 
-    fn echo(&mut self, shard: &ShardId, place: &mut Place, to: RegionId, nonce: u64, out: &mut Vec<Effect>) {
+    fn echo(&mut self, shard: &ShardId, place: &mut ShardPlace, to: RegionId, nonce: u64, out: &mut Vec<Effect>) {
         if to == self.config.id {
             return place.on_own_echo(nonce);
         }
@@ -322,7 +322,7 @@ impl Router {
         now: Instant,
         node: UniqueAddress,
         shard: &ShardId,
-        place: &mut Place,
+        place: &mut ShardPlace,
         (stamp, content): (Stamp, Content),
         out: &mut Vec<Effect>,
     ) {
@@ -361,7 +361,7 @@ impl Router {
         now: Instant,
         node: UniqueAddress,
         shard: &ShardId,
-        place: &mut Place,
+        place: &mut ShardPlace,
         (stamped, hops): (Generation, u8),
         out: &mut Vec<Effect>,
     ) {
@@ -402,7 +402,7 @@ impl Router {
     }
 
     /// Why a frame may not even wait here.
-    fn refusal(&self, place: &Place, hops: u8, waiting: &Waiting) -> Option<DeadLetterReason> {
+    fn refusal(&self, place: &ShardPlace, hops: u8, waiting: &Waiting) -> Option<DeadLetterReason> {
         match self.state {
             RegionState::Stopped | RegionState::Stopping => return Some(DeadLetterReason::RegionStopped),
             RegionState::Refused => return Some(DeadLetterReason::Refused),
@@ -437,7 +437,7 @@ impl Router {
     pub(super) fn drop_buffer(
         &mut self,
         shard: &ShardId,
-        place: &mut Place,
+        place: &mut ShardPlace,
         reason: DeadLetterReason,
         out: &mut Vec<Effect>,
     ) {
@@ -450,7 +450,7 @@ impl Router {
 
     /// Asks the coordinator at once, and again after `retry_interval` while something waits. Without a coordinator the
     /// registration that is under way will ask.
-    pub(super) fn ask_home(&mut self, now: Instant, shard: &ShardId, place: &mut Place) {
+    pub(super) fn ask_home(&mut self, now: Instant, shard: &ShardId, place: &mut ShardPlace) {
         if !place.wants_home() || place.asking.at.is_some() || self.registration.coordinator().is_none() {
             return;
         }

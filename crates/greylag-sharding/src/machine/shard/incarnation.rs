@@ -10,7 +10,7 @@ use super::life::Life;
 use super::machine::Shard;
 use super::protocol::{Effect, Ended, Notice, Outcome, SlotId, Weigh};
 use super::remembering::Remembered;
-use super::table::{Extra, Item, Phase, Slot, StartDelay};
+use super::table::{Extra, IncarnationPhase, Item, Slot, StartDelay};
 use crate::entity::{Backoff, Directive, FailureCause, Failures, Verdict};
 use crate::host::Suspension;
 use crate::ids::EntityId;
@@ -23,7 +23,7 @@ impl<E, P: Weigh> Shard<E, P> {
         self.table.begin_incarnation(at);
         let tick = self.timers.tick();
         let slot = self.table.get_mut(at);
-        slot.phase = Phase::Starting;
+        slot.phase = IncarnationPhase::Starting;
         slot.touched = tick;
         self.passivating.watch(at, tick);
         self.touch(at);
@@ -51,10 +51,10 @@ impl<E, P: Weigh> Shard<E, P> {
         out: &mut Vec<Effect<E, P>>,
     ) {
         let slot = self.table.get_mut(at);
-        if slot.phase != Phase::Starting {
+        if slot.phase != IncarnationPhase::Starting {
             return;
         }
-        slot.phase = Phase::Active;
+        slot.phase = IncarnationPhase::Active;
         if let Some(extra) = slot.existing() {
             extra.failed_starts = 0;
         }
@@ -80,7 +80,7 @@ impl<E, P: Weigh> Shard<E, P> {
         let tick = self.timers.tick();
         let slot = self.table.get_mut(at);
         // An entity may be suspended here after it was handed its stop request.
-        if !matches!(slot.phase, Phase::Active | Phase::Suspended(_)) {
+        if !matches!(slot.phase, IncarnationPhase::Active | IncarnationPhase::Suspended(_)) {
             return;
         }
         if let Some(veto) = outcome.veto {
@@ -146,12 +146,14 @@ impl<E, P: Weigh> Shard<E, P> {
         let current = self.table.is_current(at, incarnation);
         let slot = current.then(|| self.table.get_mut(at));
         match slot {
-            Some(slot) if suspension && matches!(slot.phase, Phase::Suspended(_)) => {
+            Some(slot) if suspension && matches!(slot.phase, IncarnationPhase::Suspended(_)) => {
                 self.timers.end_suspension(now, at, self.table.get_mut(at));
                 out.push(Effect::Run { slot: SlotId(at), payload });
                 self.make_ready(at);
             }
-            Some(slot) if !suspension && matches!(slot.phase, Phase::Active | Phase::Suspended(_)) => {
+            Some(slot)
+                if !suspension && matches!(slot.phase, IncarnationPhase::Active | IncarnationPhase::Suspended(_)) =>
+            {
                 self.enqueue_internal(at, Item::Result(payload));
             }
             _ => out.push(Effect::Late(payload)),
@@ -181,7 +183,9 @@ impl<E, P: Weigh> Shard<E, P> {
         out: &mut Vec<Effect<E, P>>,
     ) {
         let slot = self.table.get_mut(at);
-        if slot.id.is_none() || matches!(slot.phase, Phase::Absent | Phase::Held | Phase::Storing) {
+        if slot.id.is_none()
+            || matches!(slot.phase, IncarnationPhase::Absent | IncarnationPhase::Held | IncarnationPhase::Storing)
+        {
             return;
         }
         if matches!(cause, FailureCause::Start(_)) && self.remembering.is_some() {
@@ -199,8 +203,8 @@ impl<E, P: Weigh> Shard<E, P> {
             Directive::Resume => {
                 out.extend(verdict(slot, cause, Verdict::Resumed));
                 // An entity that fails on its stop request may be suspended, and stays so.
-                if !matches!(slot.phase, Phase::Suspended(_)) {
-                    slot.phase = Phase::Active;
+                if !matches!(slot.phase, IncarnationPhase::Suspended(_)) {
+                    slot.phase = IncarnationPhase::Active;
                 }
                 self.make_ready(at);
             }
@@ -241,7 +245,7 @@ impl<E, P: Weigh> Shard<E, P> {
         self.table.end_address(at);
         self.table.begin_incarnation(at);
         let slot = self.table.get_mut(at);
-        slot.phase = Phase::Starting;
+        slot.phase = IncarnationPhase::Starting;
         slot.veto = false;
         self.passivating.set_veto(at, false);
         self.timers.forget(self.table.get_mut(at));
@@ -271,7 +275,7 @@ impl<E, P: Weigh> Shard<E, P> {
     /// Queues the stop request behind the messages that wait by now.
     pub(super) fn request_stop(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         let slot = self.table.get_mut(at);
-        let lives = slot.entity.is_some() || slot.phase == Phase::Starting;
+        let lives = slot.entity.is_some() || slot.phase == IncarnationPhase::Starting;
         if slot.stop_requested || !lives {
             return;
         }
@@ -285,7 +289,7 @@ impl<E, P: Weigh> Shard<E, P> {
     /// ends), once no message waits before the request. Source: persistence §2.7.
     pub(super) fn stop_suspended(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         let slot = self.table.get_mut(at);
-        if !slot.stop_requested || slot.phase != Phase::Suspended(Suspension::Stoppable) {
+        if !slot.stop_requested || slot.phase != IncarnationPhase::Suspended(Suspension::Stoppable) {
             return;
         }
         let Some(extra) = slot.existing() else { return };
@@ -340,7 +344,7 @@ impl<E, P: Weigh> Shard<E, P> {
         let id = slot.id.clone().expect("a live slot has an id");
         let entity = slot.entity.take();
         out.push(Effect::End { slot: SlotId(at), id, incarnation, entity, why });
-        slot.phase = Phase::Absent;
+        slot.phase = IncarnationPhase::Absent;
         slot.veto = false;
         slot.stop_requested = false;
         let mut deadlines = [None, None];

@@ -12,7 +12,7 @@ use super::messages::Turns;
 use super::passivating::{Passivating, Uses};
 use super::protocol::{Effect, Ended, Input, Notice, Overdue, SlotId, Weigh};
 use super::remembering::{Remembered, Remembering};
-use super::table::{AHEAD, EntityScan, Guess, Item, Phase, StartDelay, Table};
+use super::table::{AHEAD, EntityScan, Guess, IncarnationPhase, Item, StartDelay, Table};
 use super::timers::{Due, STOP_WARN_AFTER, Timers, note_due};
 use crate::entity::Supervision;
 use crate::ids::EntityId;
@@ -236,13 +236,13 @@ impl<E, P: Weigh> Shard<E, P> {
             extra.stop_deadline = None;
             self.end(now, at, Ended::Forced, out);
         } else if let Some((_, why)) = extra.held.take_if(|(until, _)| *until == due) {
-            slot.phase = Phase::Absent;
+            slot.phase = IncarnationPhase::Absent;
             if slot.has_queue() {
                 self.make_ready(at);
             } else if !self.life.is_serving() {
                 self.free(at);
             } else if why == StartDelay::GivenUp {
-                self.table.get_mut(at).phase = Phase::Held;
+                self.table.get_mut(at).phase = IncarnationPhase::Held;
             } else if why == StartDelay::Backoff || self.remembering.is_some() {
                 self.begin_start(now, at, None, out);
             } else {
@@ -270,8 +270,10 @@ impl<E, P: Weigh> Shard<E, P> {
             let slot = self.table.get(at);
             match slot.phase {
                 _ if slot.id.is_none() => {}
-                Phase::Absent | Phase::Held | Phase::Storing => self.make_leftovers(at),
-                Phase::Active if !slot.stop_requested && !slot.has_queue() => {
+                IncarnationPhase::Absent | IncarnationPhase::Held | IncarnationPhase::Storing => {
+                    self.make_leftovers(at);
+                }
+                IncarnationPhase::Active if !slot.stop_requested && !slot.has_queue() => {
                     self.table.get_mut(at).stop_requested = true;
                     self.begin_stop(now, at, out);
                 }
@@ -288,7 +290,9 @@ impl<E, P: Weigh> Shard<E, P> {
             slot.ready = false;
             match slot.phase {
                 _ if slot.id.is_none() => {}
-                Phase::Absent | Phase::Held | Phase::Storing => self.make_leftovers(at),
+                IncarnationPhase::Absent | IncarnationPhase::Held | IncarnationPhase::Storing => {
+                    self.make_leftovers(at);
+                }
                 _ => {
                     self.end_incarnation(at, why, out);
                     if why != Ended::Killed {

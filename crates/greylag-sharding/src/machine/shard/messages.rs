@@ -15,7 +15,7 @@ use super::life::{Life, SWEEP_STEP};
 use super::machine::Shard;
 use super::protocol::{Effect, SlotId, Weigh};
 use super::remembering::Remembered;
-use super::table::{Extra, Guess, Item, Phase};
+use super::table::{Extra, Guess, IncarnationPhase, Item};
 use super::timers::take_timer;
 use crate::ids::EntityId;
 
@@ -115,7 +115,7 @@ impl<E, P: Weigh> Shard<E, P> {
             return out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::BufferFull });
         }
         let slot = self.table.get_mut(at);
-        slot.phase = Phase::Storing;
+        slot.phase = IncarnationPhase::Storing;
         slot.extra().push(Item::User { payload, activity: true });
         self.note_waiting(at);
         // If the entity's end is being stored, its new start is written after that.
@@ -131,14 +131,14 @@ impl<E, P: Weigh> Shard<E, P> {
         (payload, activity): (P, bool),
         out: &mut Vec<Effect<E, P>>,
     ) {
-        if self.table.get(at).phase == Phase::Storing && !self.may_wait_for_store() {
+        if self.table.get(at).phase == IncarnationPhase::Storing && !self.may_wait_for_store() {
             let id = self.table.get(at).id.clone().expect("a slot found by its id has one");
             return out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::BufferFull });
         }
         let (room, flood_room) = (self.room(), self.flood_room());
         let is_full = self.turns.later >= self.settings.buffer_size;
         let slot = self.table.get_mut(at);
-        let (runs, stopping) = (slot.phase == Phase::Active, slot.stop_requested);
+        let (runs, stopping) = (slot.phase == IncarnationPhase::Active, slot.stop_requested);
         if stopping && is_full {
             let id = slot.id.clone().expect("a slot found by its id has one");
             return out.push(Effect::DeadLetter { id, payload, reason: DeadLetterReason::BufferFull });
@@ -198,7 +198,7 @@ impl<E, P: Weigh> Shard<E, P> {
     pub(super) fn make_ready(&mut self, at: u32) {
         let serving = self.life.is_serving();
         let slot = self.table.get_mut(at);
-        let runnable = slot.phase == Phase::Active || (slot.phase == Phase::Absent && serving);
+        let runnable = slot.phase == IncarnationPhase::Active || (slot.phase == IncarnationPhase::Absent && serving);
         if runnable && slot.has_queue() && !slot.ready {
             slot.ready = true;
             self.turns.push(at);
@@ -211,7 +211,7 @@ impl<E, P: Weigh> Shard<E, P> {
         let Some((at, left)) = self.turns.next(self.settings.entity_throughput) else { return };
         self.run_next(now, at, out);
         let slot = self.table.get_mut(at);
-        if left > 1 && slot.phase == Phase::Active && slot.has_queue() {
+        if left > 1 && slot.phase == IncarnationPhase::Active && slot.has_queue() {
             self.turns.go_on(at, left - 1);
         } else {
             slot.ready = false;
@@ -223,9 +223,12 @@ impl<E, P: Weigh> Shard<E, P> {
     pub(super) fn run_next(&mut self, now: Instant, at: u32, out: &mut Vec<Effect<E, P>>) {
         let slot = self.table.get_mut(at);
         match slot.phase {
-            Phase::Absent => return self.start_from_queue(now, at, out),
-            Phase::Active => {}
-            Phase::Starting | Phase::Suspended(_) | Phase::Held | Phase::Storing => return,
+            IncarnationPhase::Absent => return self.start_from_queue(now, at, out),
+            IncarnationPhase::Active => {}
+            IncarnationPhase::Starting
+            | IncarnationPhase::Suspended(_)
+            | IncarnationPhase::Held
+            | IncarnationPhase::Storing => return,
         }
         loop {
             let slot = self.table.get_mut(at);

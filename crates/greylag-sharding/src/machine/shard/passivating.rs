@@ -7,7 +7,7 @@ mod uses;
 
 use self::idle::IdleWheel;
 pub use self::uses::Uses;
-use super::table::{Phase, Table};
+use super::table::{IncarnationPhase, Table};
 use super::timers::TOUCH_TICK;
 use crate::passivation::{Passivation, Strategy};
 
@@ -111,7 +111,7 @@ impl Passivating {
                 continue;
             }
             // Queued messages need no check: they are handled before the stop request, whenever that is queued.
-            let waits = slot.phase != Phase::Active || slot.stop_requested || slot.veto;
+            let waits = slot.phase != IncarnationPhase::Active || slot.stop_requested || slot.veto;
             if !self.idle.is_idle(slot.touched, now) {
                 self.idle.watch(at, slot.touched);
             } else if waits {

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 pub use self::remembered::{InvalidTransition, Remembered, StoreUpdate};
-use super::table::{Phase, Slot};
+use super::table::{IncarnationPhase, Slot};
 use crate::ids::EntityId;
 
 /// The write under way.
@@ -192,19 +192,19 @@ impl Remembering {
 
     /// The entity's messages wait for a write from now on.
     pub(super) fn begin_storing<E, P>(&mut self, slot: &mut Slot<E, P>) {
-        slot.phase = Phase::Storing;
+        slot.phase = IncarnationPhase::Storing;
         self.waiting = self.waiting.saturating_add(slot.queue_len());
     }
 
     /// The entity's messages wait for no write any more.
     pub(super) fn end_storing<E, P>(&mut self, slot: &mut Slot<E, P>) {
-        slot.phase = Phase::Absent;
+        slot.phase = IncarnationPhase::Absent;
         self.waiting = self.waiting.saturating_sub(slot.queue_len());
     }
 
     /// Cancels the entity's start, unless it is on its way to the store: the shard stops, and need not store it.
     pub(super) fn cancel_storing<E, P>(&mut self, slot: &mut Slot<E, P>) {
-        if slot.phase == Phase::Storing {
+        if slot.phase == IncarnationPhase::Storing {
             self.end_storing(slot);
             if let Some(id) = &slot.id {
                 self.cancel_start(id);
@@ -219,7 +219,7 @@ impl Remembering {
 
     /// Counts one more message in the slot, if the slot waits for the store.
     pub(super) fn note_waiting<E, P>(&mut self, slot: &Slot<E, P>) {
-        if slot.phase == Phase::Storing {
+        if slot.phase == IncarnationPhase::Storing {
             self.waiting = self.waiting.saturating_add(1);
         }
     }

@@ -15,7 +15,7 @@ pub use self::ahead::{AHEAD, Guess};
 pub(crate) use self::entity_scan::EntityScan;
 use self::index::Index;
 use self::slab::Slab;
-pub(super) use self::slab::{Extra, Item, Phase, ReceiveTimeout, Slot, StartDelay, Timer};
+pub(super) use self::slab::{Extra, IncarnationPhase, Item, ReceiveTimeout, Slot, StartDelay, Timer};
 use crate::ids::EntityId;
 
 /// See the module's description.

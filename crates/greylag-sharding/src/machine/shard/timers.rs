@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 use greylag_persistence::IdleTimer;
 
 pub(crate) use self::repeats::{Fired, RepeatSpec, Repeats};
-pub(super) use self::wheel::Place;
+pub(super) use self::wheel::TimerPlace;
 use self::wheel::Wheel;
 use super::protocol::TimerChange;
-use super::table::{Phase, ReceiveTimeout, Slot, StartDelay, Timer};
+use super::table::{IncarnationPhase, ReceiveTimeout, Slot, StartDelay, Timer};
 use crate::host::Suspension;
 
 /// Resolution of the time at which an entity was last active.
@@ -190,7 +190,7 @@ impl Timers {
         slot: &mut Slot<E, P>,
         (suspension, warn_after): (Suspension, Duration),
     ) {
-        slot.phase = Phase::Suspended(suspension);
+        slot.phase = IncarnationPhase::Suspended(suspension);
         let warn_at = now.checked_add(warn_after);
         let place = warn_at.map(|warn_at| self.wheel.insert(warn_at, Due::Suspension(at)));
         if let Some(before) = std::mem::replace(&mut slot.suspended, place) {
@@ -206,7 +206,7 @@ impl Timers {
 
     /// The entity goes on with its messages.
     pub(super) fn end_suspension<E, P>(&mut self, now: Instant, at: u32, slot: &mut Slot<E, P>) {
-        slot.phase = Phase::Active;
+        slot.phase = IncarnationPhase::Active;
         if let Some(place) = slot.suspended.take() {
             self.wheel.remove(place);
         }
@@ -226,19 +226,19 @@ impl Timers {
 
     /// Starts no incarnation before `until`.
     pub(super) fn hold<E, P>(&mut self, at: u32, slot: &mut Slot<E, P>, until: Instant, why: StartDelay) {
-        slot.phase = Phase::Held;
+        slot.phase = IncarnationPhase::Held;
         slot.extra().held = Some((until, why));
         self.set_deadline(until, at);
     }
 
     /// Lets a message start a held entity, if the hold allows it.
     pub(super) fn wake_held<E, P>(&mut self, at: u32, slot: &mut Slot<E, P>) {
-        if slot.phase != Phase::Held {
+        if slot.phase != IncarnationPhase::Held {
             return;
         }
         let held = slot.existing().and_then(|extra| extra.held);
         if matches!(held, Some((_, StartDelay::Stopped)) | None) {
-            slot.phase = Phase::Absent;
+            slot.phase = IncarnationPhase::Absent;
             if let Some((until, _)) = slot.existing().and_then(|extra| extra.held.take()) {
                 self.end_deadline(until, at);
             }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use greylag_cluster::AppVersion;
 use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::ids::RegionId;
-use greylag_sharding::machine::membership::{MemberFacts, Phase};
+use greylag_sharding::machine::membership::{MemberFacts, MemberPhase};
 use greylag_sharding::machine::region::RegionConfig;
 use greylag_sharding::settings::ShardingSettings;
 use greylag_transport::Lane;
@@ -43,7 +43,7 @@ pub fn config(id: RegionId) -> RegionConfig {
 /// A reachable member that is Up. The smallest number is the oldest member's.
 pub fn up(up_number: u32) -> MemberFacts {
     MemberFacts {
-        phase: Phase::Up,
+        phase: MemberPhase::Up,
         up_number,
         reachable: true,
         roles: BTreeSet::new(),

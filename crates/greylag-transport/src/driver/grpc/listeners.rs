@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use greylag_core::{DeadLetterReason, UniqueAddress};
 
 use super::local::{Announcement, Announcements};
-use super::shared::Shared;
+use super::shared::TransportInner;
 use crate::messages::envelope::Envelope;
 
 /// Tells the listeners, one announcement after the other.
-pub(super) async fn announce_all(shared: Arc<Shared>, announcements: Announcements) {
+pub(super) async fn announce_all(shared: Arc<TransportInner>, announcements: Announcements) {
     let tell = |announcement| match announcement {
         Announcement::Event(event) => shared.node.endpoint.publish(event),
         Announcement::HandBack { peer, unsent, reason } => hand_back(&shared, &peer, unsent, reason),
@@ -18,7 +18,7 @@ pub(super) async fn announce_all(shared: Arc<Shared>, announcements: Announcemen
     announcements.for_each(tell).await;
 }
 
-fn hand_back(shared: &Shared, peer: &UniqueAddress, unsent: Vec<Envelope>, reason: DeadLetterReason) {
+fn hand_back(shared: &TransportInner, peer: &UniqueAddress, unsent: Vec<Envelope>, reason: DeadLetterReason) {
     let (endpoint, now) = (&shared.node.endpoint, Instant::now());
     for envelope in endpoint.hand_back(peer, unsent) {
         let lane = shared.lanes.lane(&envelope.recipient);
@@ -28,7 +28,7 @@ fn hand_back(shared: &Shared, peer: &UniqueAddress, unsent: Vec<Envelope>, reaso
 
 /// Logs, once a minute is over, how many dead letters the log suppressed, and how many events of strangers listeners
 /// missed.
-pub(super) async fn log_suppressed(shared: Arc<Shared>) {
+pub(super) async fn log_suppressed(shared: Arc<TransportInner>) {
     let mut untold = 0;
     loop {
         tokio::time::sleep(Duration::from_secs(15)).await;

@@ -18,7 +18,7 @@ use crate::holder::Holder;
 use crate::lanes::lane_map::LaneMap;
 
 /// The shared state of one transport.
-pub(crate) struct Shared {
+pub(crate) struct TransportInner {
     pub(crate) node: LocalNode,
     pub(crate) peers: Peers,
     pub(crate) lanes: LaneMap,
@@ -38,9 +38,9 @@ pub(crate) struct Shared {
 }
 
 /// Starts the task that dials a peer and serves the stream: the machine of a peer orders dials, and knows no streams.
-pub(crate) type StartStream = fn(Arc<Shared>, Arc<Peer>, Dial);
+pub(crate) type StartStream = fn(Arc<TransportInner>, Arc<Peer>, Dial);
 
-impl Shared {
+impl TransportInner {
     pub(crate) fn new(
         node: LocalNode,
         tls: Option<Arc<TlsFiles>>,

@@ -16,7 +16,7 @@ use super::local::{Announcer, LocalNode, OwnFacts, Runtimes, Threads};
 use super::peers::{Fault, drop_idle_peers};
 use super::receiving::{Workers, start_workers};
 use super::sending::SharedPort;
-use super::shared::Shared;
+use super::shared::TransportInner;
 use super::stats::TransportStats;
 use super::tls::TlsFiles;
 use super::{dialling, host};
@@ -31,7 +31,7 @@ use crate::tls::Tls;
 
 /// The transport of one node over gRPC.
 pub struct GrpcTransport {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<TransportInner>,
     pub(super) port: Arc<SharedPort>,
     pub(super) running: Mutex<Option<Running>>,
 }
@@ -76,7 +76,7 @@ impl GrpcTransport {
     /// # Errors
     /// [`BindError`]; nothing runs then.
     pub async fn bind_closed(settings: TransportSettings, registry: Arc<Registry>) -> Result<Arc<Self>, BindError> {
-        settings.check()?;
+        settings.validate()?;
         let canonical_host = settings.canonical_host.clone().unwrap_or_else(|| host::outward_ip().to_string());
         let bind_host = settings.bind_host.clone().unwrap_or_else(|| canonical_host.clone());
         let bind_port = settings.bind_port.unwrap_or(settings.canonical_port);
@@ -116,7 +116,7 @@ impl GrpcTransport {
         let (announcer, announcements) = Announcer::new();
         let facts = OwnFacts::new(host::host_id());
         let node = LocalNode::new(settings, endpoint, facts, Runtimes::new(&control, &data), announcer);
-        let shared = Arc::new(Shared::new(node, tls, workers, dialling::start));
+        let shared = Arc::new(TransportInner::new(node, tls, workers, dialling::start));
         start_workers(receivers, &shared);
         control.spawn(announce_all(shared.clone(), announcements));
         let asking = shared.clone();

@@ -15,11 +15,11 @@ use tokio::sync::mpsc;
 pub(crate) struct CommandSender<C> {
     /// Number of `start_again` calls before this handle was made; handles of an earlier generation are superseded.
     generation: u64,
-    shared: Arc<Shared<C>>,
+    shared: Arc<CommandPort<C>>,
 }
 
 #[derive(Debug)]
-struct Shared<C> {
+struct CommandPort<C> {
     line: Mutex<Line<C>>,
     room: Arc<Room>,
 }
@@ -116,7 +116,7 @@ impl<C> CommandSender<C> {
         let (commands, inbox) = mpsc::unbounded_channel();
         let room = Arc::new(Room(Mutex::new(Counts { free, on_the_way: 0 })));
         let line = Mutex::new(Line { generation: 0, last_ticket: 0, commands });
-        let shared = Arc::new(Shared { line, room: room.clone() });
+        let shared = Arc::new(CommandPort { line, room: room.clone() });
         (Self { generation: 0, shared }, inbox, room)
     }
 
@@ -206,7 +206,7 @@ impl<C> CommandSender<C> {
 
 /// A sender that does not keep the producer's task alive.
 #[derive(Debug)]
-pub(crate) struct WeakCommandSender<C>(Weak<Shared<C>>);
+pub(crate) struct WeakCommandSender<C>(Weak<CommandPort<C>>);
 
 impl<C> CommandSender<C> {
     /// A sender that does not keep the producer's task alive.

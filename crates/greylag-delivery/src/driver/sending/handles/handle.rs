@@ -11,7 +11,7 @@ use super::permit::Permit;
 use super::sent::Sent;
 use crate::driver::sending::command::{Accepted, Address, Admit, Command, Granted, OutgoingMessage, PublishedState};
 use crate::driver::sending::encoding::Encoding;
-use crate::driver::sending::shared::{Shared, lock};
+use crate::driver::sending::shared::{SendingState, lock};
 use crate::error::{ProducerError, SendError, SentError, TrySendError, Undelivered};
 use crate::ids::{ControllerRef, SeqNr};
 use crate::machine::controller::Message;
@@ -19,14 +19,14 @@ use crate::machine::controller::Message;
 /// Clones are the same producer. When the last one is dropped, the task delivers the accepted messages, and ends.
 pub(crate) struct Sending<T, A: Address> {
     sender: CommandSender<Command<T, A>>,
-    shared: Arc<Shared<T, A>>,
+    shared: Arc<SendingState<T, A>>,
 }
 
 /// The task's end of the handles.
 pub(in crate::driver::sending) struct Inbox<T, A: Address> {
     pub(in crate::driver::sending) commands: mpsc::UnboundedReceiver<Command<T, A>>,
     pub(in crate::driver::sending) room: Arc<Room>,
-    pub(in crate::driver::sending) shared: Arc<Shared<T, A>>,
+    pub(in crate::driver::sending) shared: Arc<SendingState<T, A>>,
 }
 
 impl<T, A: Address> Clone for Sending<T, A> {
@@ -38,7 +38,7 @@ impl<T, A: Address> Clone for Sending<T, A> {
 /// A reference to a producer that does not keep it alive.
 pub(crate) struct WeakSending<T, A: Address> {
     sender: WeakCommandSender<Command<T, A>>,
-    shared: Weak<Shared<T, A>>,
+    shared: Weak<SendingState<T, A>>,
 }
 
 impl<T, A: Address> WeakSending<T, A> {
@@ -99,7 +99,7 @@ impl<T: Send + Sync + 'static, A: Address> Sending<T, A> {
         published: A::State,
     ) -> (Self, Inbox<T, A>) {
         let (sender, commands, room) = CommandSender::new(free);
-        let shared = Arc::new(Shared::new(encoding, published));
+        let shared = Arc::new(SendingState::new(encoding, published));
         (Self { sender, shared: shared.clone() }, Inbox { commands, room, shared })
     }
 

@@ -12,14 +12,14 @@ use crate::error::SentError;
 use crate::ids::SeqNr;
 use crate::machine::tracking::contiguous::Contiguous;
 
-struct Waiting<M> {
+struct PendingReply<M> {
     accepted: Option<Accepted<M>>,
     confirmed: Confirmed,
 }
 
 /// See the module's documentation.
 pub(crate) struct Replies<M> {
-    waiting: BTreeMap<u64, Waiting<M>>,
+    waiting: BTreeMap<u64, PendingReply<M>>,
     settled: Contiguous,
     last_ticket: u64,
     drains: Vec<(u64, oneshot::Sender<()>)>,
@@ -35,7 +35,7 @@ impl<M> Replies<M> {
     /// Adds a message that waits for acceptance. `ticket` must be larger than every earlier one.
     pub(crate) fn enter(&mut self, ticket: u64, accepted: Accepted<M>, confirmed: Confirmed) {
         self.last_ticket = self.last_ticket.max(ticket);
-        self.waiting.insert(ticket, Waiting { accepted: Some(accepted), confirmed });
+        self.waiting.insert(ticket, PendingReply { accepted: Some(accepted), confirmed });
     }
 
     /// Settles a number of the ticket sequence that belongs to no message.
@@ -89,7 +89,7 @@ impl<M> Replies<M> {
         asks
     }
 
-    fn settle(&mut self, ticket: u64) -> Option<Waiting<M>> {
+    fn settle(&mut self, ticket: u64) -> Option<PendingReply<M>> {
         if ticket > 0 {
             self.settled.insert(ticket);
         }

@@ -15,7 +15,7 @@ use super::replies::Replies;
 use crate::driver::sending::command::{Admit, Command, Granted, OutgoingMessage};
 use crate::driver::sending::handles::{Inbox, Room, Sending};
 use crate::driver::sending::now;
-use crate::driver::sending::shared::{Shared, lock};
+use crate::driver::sending::shared::{SendingState, lock};
 use crate::driver::storing::Store;
 use crate::error::{ProducerError, SentError};
 use crate::ids::SeqNr;
@@ -45,7 +45,7 @@ struct Task<T, E: Engine<T>> {
     engine: E,
     base: Base<T>,
     commands: mpsc::UnboundedReceiver<Command<T, E::To>>,
-    shared: Arc<Shared<T, E::To>>,
+    shared: Arc<SendingState<T, E::To>>,
     replies: Replies<T>,
     /// Permits: requested, with the caller to answer, or (`None`) granted and unused.
     permits: BTreeMap<u64, Option<oneshot::Sender<Granted<E::To>>>>,

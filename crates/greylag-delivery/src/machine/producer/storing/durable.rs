@@ -17,7 +17,7 @@ const LOAD_DOUBLINGS: u32 = 4;
 #[derive(Debug, Clone)]
 pub(super) struct Durable<M> {
     settings: StoringSettings,
-    phase: Phase,
+    phase: QueuePhase,
     /// The call under way.
     outstanding: Option<Outstanding>,
     calls: u64,
@@ -41,7 +41,7 @@ pub(super) struct Durable<M> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum QueuePhase {
     /// Not started.
     New,
     /// The queue is being loaded.
@@ -81,7 +81,7 @@ impl<M: Clone> Durable<M> {
     pub(super) fn new(settings: StoringSettings) -> Self {
         Self {
             settings,
-            phase: Phase::New,
+            phase: QueuePhase::New,
             outstanding: None,
             calls: 0,
             failures: 0,
@@ -113,16 +113,18 @@ impl<M: Clone> Durable<M> {
 
     pub(super) fn state(&self) -> StoringState {
         match self.phase {
-            Phase::New => StoringState::Loading,
-            Phase::Opening | Phase::Pausing(_) if self.failures == 0 && self.pauses == 0 => StoringState::Loading,
-            Phase::Opening | Phase::Pausing(_) => StoringState::Degraded,
-            Phase::Open => StoringState::Open,
-            Phase::Over => StoringState::Ended,
+            QueuePhase::New => StoringState::Loading,
+            QueuePhase::Opening | QueuePhase::Pausing(_) if self.failures == 0 && self.pauses == 0 => {
+                StoringState::Loading
+            }
+            QueuePhase::Opening | QueuePhase::Pausing(_) => StoringState::Degraded,
+            QueuePhase::Open => StoringState::Open,
+            QueuePhase::Over => StoringState::Ended,
         }
     }
 
     pub(super) fn is_over(&self) -> bool {
-        self.phase == Phase::Over
+        self.phase == QueuePhase::Over
     }
 
     pub(super) fn queued(&self) -> usize {
@@ -135,10 +137,10 @@ impl<M: Clone> Durable<M> {
 
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         match (self.phase, &self.outstanding) {
-            (Phase::Pausing(until), _) => Some(until),
+            (QueuePhase::Pausing(until), _) => Some(until),
             (_, Some(outstanding)) => Some(outstanding.until),
-            (Phase::Open, None) => [self.flush_at(), self.poll_at()].into_iter().flatten().min(),
-            (Phase::New | Phase::Opening | Phase::Over, None) => None,
+            (QueuePhase::Open, None) => [self.flush_at(), self.poll_at()].into_iter().flatten().min(),
+            (QueuePhase::New | QueuePhase::Opening | QueuePhase::Over, None) => None,
         }
     }
 
@@ -153,7 +155,7 @@ impl<M: Clone> Durable<M> {
     // ---- inputs of the controller -------------------------------------------------------------------
 
     pub(super) fn start(&mut self, now: Instant, out: &mut Vec<Effect<M>>) {
-        if self.phase == Phase::New {
+        if self.phase == QueuePhase::New {
             self.load(now, out);
         }
     }
@@ -170,7 +172,7 @@ impl<M: Clone> Durable<M> {
     pub(super) fn close(&mut self, out: &mut Vec<Effect<M>>) {
         self.is_closing = true;
         self.give_back_queued(out);
-        if self.phase != Phase::Open {
+        if self.phase != QueuePhase::Open {
             self.give_up_batch(out);
             self.over(Effect::Closed, out);
         }
@@ -179,7 +181,7 @@ impl<M: Clone> Durable<M> {
     pub(super) fn fence(&mut self, out: &mut Vec<Effect<M>>) {
         self.give_up_batch(out);
         self.give_back_queued(out);
-        self.phase = Phase::Over;
+        self.phase = QueuePhase::Over;
         self.outstanding = None;
     }
 
@@ -219,7 +221,7 @@ impl<M: Clone> Durable<M> {
     }
 
     fn opened(&mut self, now: Instant, mut state: QueueState<M>, next: &mut u64, out: &mut Vec<Effect<M>>) {
-        self.phase = Phase::Open;
+        self.phase = QueuePhase::Open;
         self.slow_loads = 0;
         if let Some(polling) = &mut self.polling {
             polling.opened(now);
@@ -283,7 +285,7 @@ impl<M: Clone> Durable<M> {
 
     pub(super) fn tick(&mut self, now: Instant, out: &mut Vec<Effect<M>>) {
         match self.phase {
-            Phase::Pausing(until) if until <= now => self.load(now, out),
+            QueuePhase::Pausing(until) if until <= now => self.load(now, out),
             _ => {
                 if self.outstanding.take_if(|outstanding| outstanding.until <= now).is_some() {
                     self.failed(now, out);
@@ -297,7 +299,7 @@ impl<M: Clone> Durable<M> {
         if let Some(batch) = &mut self.batch {
             batch.may_be_stored = true;
         }
-        let is_load = self.phase == Phase::Opening;
+        let is_load = self.phase == QueuePhase::Opening;
         self.slow_loads = self.slow_loads.saturating_add(u32::from(is_load));
         if is_load || self.is_closing {
             return self.reload(now, out);
@@ -337,14 +339,14 @@ impl<M: Clone> Durable<M> {
         let pause = restart_min_backoff.saturating_mul(1 << self.pauses.min(16)).min(restart_max_backoff);
         self.pauses = self.pauses.saturating_add(1);
         self.outstanding = None;
-        self.phase = Phase::Pausing(after(now, pause));
+        self.phase = QueuePhase::Pausing(after(now, pause));
     }
 
     // ---- calls ----------------------------------------------------------------------------------
 
     /// Makes the next call if the queue is open and no call is under way.
     pub(super) fn go_on(&mut self, now: Instant, next: &mut u64, out: &mut Vec<Effect<M>>) {
-        if self.phase != Phase::Open || self.outstanding.is_some() {
+        if self.phase != QueuePhase::Open || self.outstanding.is_some() {
             return;
         }
         if let Some(batch) = &self.batch {
@@ -392,7 +394,7 @@ impl<M: Clone> Durable<M> {
     }
 
     fn load(&mut self, now: Instant, out: &mut Vec<Effect<M>>) {
-        self.phase = Phase::Opening;
+        self.phase = QueuePhase::Opening;
         self.call(now, Kind::Load, Call::Load, out);
     }
 
@@ -432,7 +434,7 @@ impl<M: Clone> Durable<M> {
     }
 
     fn over(&mut self, last: Effect<M>, out: &mut Vec<Effect<M>>) {
-        self.phase = Phase::Over;
+        self.phase = QueuePhase::Over;
         self.outstanding = None;
         out.push(last);
     }

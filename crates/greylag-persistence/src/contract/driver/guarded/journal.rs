@@ -73,8 +73,8 @@ impl<J: Journal + ?Sized> Journal for Guarded<J> {
                 Err(AppendError::Fenced { current })
             }
             Ok(Err(refusal)) if in_doubt => {
-                let cause = format!("an earlier try was not answered, this one was refused: {refusal}");
-                Err(AppendError::Unknown(StoreFailure::new("journal", cause)))
+                let text = format!("an earlier try was not answered, this one was refused: {refusal}");
+                Err(AppendError::Unknown(StoreFailure::new("journal", refusal).with_text(text)))
             }
             Ok(refusal) => refusal,
         }

@@ -190,8 +190,8 @@ impl<S: StateStore + ?Sized> Guarded<S> {
                 Err(StateWriteError::RevisionMismatch { current })
             }
             Ok(Err(refusal)) if in_doubt => {
-                let cause = format!("an earlier try was not answered, this one was refused: {refusal}");
-                Err(StateWriteError::Unknown(StoreFailure::new("state store", cause)))
+                let text = format!("an earlier try was not answered, this one was refused: {refusal}");
+                Err(StateWriteError::Unknown(StoreFailure::new("state store", refusal).with_text(text)))
             }
             Ok(refusal) => refusal,
         }

@@ -318,7 +318,7 @@ enum RefusalKind {
     ForNow,
 }
 
-trait Refusal: std::fmt::Display {
+trait Refusal: std::error::Error + Send + Sync + 'static {
     fn kind(&self) -> RefusalKind;
 }
 

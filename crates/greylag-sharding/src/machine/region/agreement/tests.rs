@@ -77,7 +77,7 @@ impl World {
         }
     }
 
-    fn join(&mut self, index: usize, phase: Phase) {
+    fn join(&mut self, index: usize, phase: MemberPhase) {
         let age = self.members.members.len() as u32;
         let facts = MemberFacts {
             phase,
@@ -140,7 +140,7 @@ impl World {
 #[test]
 fn a_coordinator_waits_for_the_answer_of_every_reachable_member() {
     let mut world = World::new(&["a", "a", "a"]);
-    (0..3).for_each(|index| world.join(index, Phase::Up));
+    (0..3).for_each(|index| world.join(index, MemberPhase::Up));
     world.send_members();
     world.under_way.clear();
     world.coordinate(0, true);
@@ -160,13 +160,13 @@ fn a_coordinator_waits_for_the_answer_of_every_reachable_member() {
 fn of_two_sides_the_active_one_stays_and_of_two_that_start_the_role_that_sorts_first() {
     for a_is_active in [true, false] {
         let mut world = World::new(&["b", "a"]);
-        world.join(0, Phase::Up);
+        world.join(0, MemberPhase::Up);
         world.send_members();
         if a_is_active {
             world.coordinate(0, true);
             assert_eq!(world.granted(), ["b"].into(), "it is alone");
         }
-        world.join(1, Phase::Up);
+        world.join(1, MemberPhase::Up);
         world.send_members();
         world.coordinate(1, true);
         if !a_is_active {
@@ -186,11 +186,11 @@ fn of_two_sides_the_active_one_stays_and_of_two_that_start_the_role_that_sorts_f
 #[test]
 fn a_refused_side_refuses_no_other_node() {
     let mut world = World::new(&["c", "a", "c"]);
-    world.join(0, Phase::Up);
+    world.join(0, MemberPhase::Up);
     world.send_members();
     world.coordinate(0, true);
-    world.join(1, Phase::Up);
-    world.join(2, Phase::Up);
+    world.join(1, MemberPhase::Up);
+    world.join(2, MemberPhase::Up);
     world.send_members();
     world.coordinate(1, true);
     world.deliver_all();
@@ -205,7 +205,7 @@ fn a_refused_side_refuses_no_other_node() {
 #[test]
 fn two_active_sides_that_meet_are_reported_and_both_go_on() {
     let mut world = World::new(&["a", "b"]);
-    (0..2).for_each(|index| world.join(index, Phase::Up));
+    (0..2).for_each(|index| world.join(index, MemberPhase::Up));
     for index in 0..2 {
         let mut alone = world.members.clone();
         alone.members.get_mut(&node(1 - index)).expect("a member").reachable = false;
@@ -231,10 +231,10 @@ fn two_active_sides_that_meet_are_reported_and_both_go_on() {
 #[test]
 fn a_side_that_is_refused_no_more_asks_again_before_it_decides() {
     let mut world = World::new(&["b", "a", "c"]);
-    world.join(0, Phase::Up);
+    world.join(0, MemberPhase::Up);
     world.send_members();
     world.coordinate(0, true);
-    (1..3).for_each(|index| world.join(index, Phase::Up));
+    (1..3).for_each(|index| world.join(index, MemberPhase::Up));
     world.send_members();
     world.coordinate(1, true);
     world.deliver_all();
@@ -257,9 +257,9 @@ fn a_side_that_is_refused_no_more_asks_again_before_it_decides() {
 #[test]
 fn a_sender_that_is_not_known_is_not_answered() {
     let mut world = World::new(&["b", "a"]);
-    world.join(0, Phase::Up);
+    world.join(0, MemberPhase::Up);
     world.send_members_to(0);
-    world.join(1, Phase::Up);
+    world.join(1, MemberPhase::Up);
     world.send_members_to(1);
     world.coordinate(1, true);
     world.deliver_all();
@@ -286,11 +286,11 @@ fn two_sides_that_reach_each_other_are_never_both_active() {
             let index = rng.random_range(0..roles.len());
             match rng.random_range(0..10) {
                 0 if !world.members.contains(&node(index)) => {
-                    world.join(index, Phase::Joining);
+                    world.join(index, MemberPhase::Joining);
                     world.send_members_to(index);
                 }
                 1 if world.members.contains(&node(index)) => {
-                    world.join(index, Phase::Up);
+                    world.join(index, MemberPhase::Up);
                     world.send_members_to(index);
                 }
                 // Views are late: each node learns of members in its own time, but of itself first.
@@ -319,7 +319,7 @@ fn two_sides_that_reach_each_other_are_never_both_active() {
 
 /// All join, one coordinator of each role runs on, and nothing is lost any more.
 fn settle(world: &mut World, running: &mut [bool]) {
-    (0..running.len()).for_each(|index| world.join(index, Phase::Up));
+    (0..running.len()).for_each(|index| world.join(index, MemberPhase::Up));
     world.send_members();
     let roles: BTreeSet<_> = world.nodes.iter().map(|node| node.fingerprint.role.clone()).collect();
     for role in roles {

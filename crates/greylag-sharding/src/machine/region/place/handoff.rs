@@ -12,14 +12,14 @@ use std::time::Instant;
 use greylag_core::{Generation, UniqueAddress};
 
 use super::slot::{AfterDrain, Ending, HandOffWait, Remote, Served, Slot, Table, Task};
-use super::{Acked, Place};
+use super::{Acked, ShardPlace};
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::{Attempt, Home, Mark, RegionMessage};
 use crate::machine::region::config::{RegionState, Sabotage};
 use crate::machine::region::protocol::Effect;
 use crate::machine::region::routing::Router;
 
-impl Place {
+impl ShardPlace {
     /// Stops sending to a shard that is handed off, and acks that; a repeated order gets the same ack.
     pub(in crate::machine::region) fn on_begin_handoff(
         &mut self,
@@ -237,7 +237,7 @@ impl Place {
             }
             _ => false,
         };
-        let Place { slot, marks, .. } = self;
+        let ShardPlace { slot, marks, .. } = self;
         let Some(wait) = slot.handoff_mut() else { return };
         let attempt = wait.attempt;
         wait.waiting_for.retain(|from| !router.is_marked(marks, from, attempt));
@@ -269,7 +269,7 @@ impl Place {
     /// unchecked, so messages that this shard's floor refuses are dropped here.
     fn make_leftovers(&mut self, shard: &ShardId, router: &mut Router, out: &mut Vec<Effect>) {
         let is_path_open = self.slot.old_path().is_some();
-        let Place { slot, buffer, .. } = self;
+        let ShardPlace { slot, buffer, .. } = self;
         let Some(hosting) = slot.hosting_mut() else { return };
         for waiting in buffer.take() {
             if waiting.becomes_leftover(is_path_open)

@@ -9,7 +9,7 @@ use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 
 use super::buffer::{Content, Rank, Waiting};
 use super::slot::{AfterDrain, Ending, LeftRoute, Next, Remote, Slot, Task};
-use super::{MIN_RESTART, Place};
+use super::{MIN_RESTART, ShardPlace};
 use crate::entity::Failures;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::Home;
@@ -23,7 +23,7 @@ const MOST_DOUBLINGS: u32 = 3;
 /// A shard whose last failure lies more than this many shortest backoffs back begins with the shortest again.
 const FORGIVEN: u32 = 20;
 
-impl Place {
+impl ShardPlace {
     /// A home from the coordinator: an answer, a push, or an order to host.
     pub(in crate::machine::region) fn on_home(
         &mut self,

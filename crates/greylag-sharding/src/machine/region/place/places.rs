@@ -1,7 +1,7 @@
 //! All shards of which a region has heard.
 //!
 //! Most shards live on other nodes and are at rest: their route is open, and nothing else is to be known. Such a shard
-//! is stored as its home alone, and becomes a whole [`Place`] only while it is looked at.
+//! is stored as its home alone, and becomes a whole [`ShardPlace`] only while it is looked at.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use greylag_core::Generation;
 
-use super::Place;
+use super::ShardPlace;
 use crate::ids::{RegionId, ShardId};
 use crate::interned::Interned;
 use crate::timetable::Timetable;
@@ -34,20 +34,20 @@ enum StoredPlace {
         region: Arc<RegionId>,
         generation: Generation,
     },
-    Place(Box<Place>),
+    Place(Box<ShardPlace>),
 }
 
 /// Read access to a shard in either form.
 #[allow(clippy::large_enum_variant, reason = "it lies on the stack for as long as it is looked at")]
 pub(in crate::machine::region) enum PlaceView<'a> {
-    Stored(&'a Place),
-    Restored(Place),
+    Stored(&'a ShardPlace),
+    Restored(ShardPlace),
 }
 
 impl Deref for PlaceView<'_> {
-    type Target = Place;
+    type Target = ShardPlace;
 
-    fn deref(&self) -> &Place {
+    fn deref(&self) -> &ShardPlace {
         match self {
             Self::Stored(place) => place,
             Self::Restored(place) => place,
@@ -58,7 +58,7 @@ impl Deref for PlaceView<'_> {
 impl StoredPlace {
     fn view(&self) -> PlaceView<'_> {
         match self {
-            Self::AtRest { region, generation } => PlaceView::Restored(Place::at_rest(region, *generation)),
+            Self::AtRest { region, generation } => PlaceView::Restored(ShardPlace::at_rest(region, *generation)),
             Self::Place(place) => PlaceView::Stored(place),
         }
     }
@@ -66,10 +66,10 @@ impl StoredPlace {
 
 impl Places {
     /// Takes a place out, so that it can be changed together with the rest of the region.
-    pub(in crate::machine::region) fn take(&mut self, shard: &ShardId) -> Place {
+    pub(in crate::machine::region) fn take(&mut self, shard: &ShardId) -> ShardPlace {
         match self.stored.remove(shard) {
-            None => Place::default(),
-            Some(StoredPlace::AtRest { region, generation }) => Place::at_rest(&region, generation),
+            None => ShardPlace::default(),
+            Some(StoredPlace::AtRest { region, generation }) => ShardPlace::at_rest(&region, generation),
             Some(StoredPlace::Place(place)) => {
                 if place.slot.hosted().is_some() {
                     self.hosted.remove(shard);
@@ -80,7 +80,7 @@ impl Places {
     }
 
     /// Puts a place back, and updates its state and its alarm.
-    pub(in crate::machine::region) fn put(&mut self, shard: &ShardId, mut place: Place) {
+    pub(in crate::machine::region) fn put(&mut self, shard: &ShardId, mut place: ShardPlace) {
         place.slot.update_unknown(!place.buffer.is_empty());
         self.alarms.change(shard, place.deadline());
         if place.slot.hosted().is_some() {
@@ -100,7 +100,7 @@ impl Places {
     }
 
     /// The hosted shards; an ending region calls this after every input.
-    pub(in crate::machine::region) fn hosted(&self) -> impl Iterator<Item = (&ShardId, &Place)> {
+    pub(in crate::machine::region) fn hosted(&self) -> impl Iterator<Item = (&ShardId, &ShardPlace)> {
         self.hosted.iter().filter_map(|shard| match self.stored.get(shard)? {
             StoredPlace::Place(place) => Some((shard, &**place)),
             StoredPlace::AtRest { .. } => None,
@@ -112,7 +112,7 @@ impl Places {
     }
 
     /// The shards whose place satisfies `wanted`.
-    pub(in crate::machine::region) fn of(&self, wanted: impl Fn(&Place) -> bool) -> Vec<ShardId> {
+    pub(in crate::machine::region) fn of(&self, wanted: impl Fn(&ShardPlace) -> bool) -> Vec<ShardId> {
         self.iter().filter(|(_, place)| wanted(place)).map(|(shard, _)| shard.clone()).collect()
     }
 
@@ -160,7 +160,7 @@ mod tests {
     fn a_shard_at_rest_is_kept_as_its_home_and_comes_back_as_it_was() {
         assert_eq!(size_of::<StoredPlace>(), 16);
         let mut places = Places::default();
-        let at_rest = Place::at_rest(&region("b:1#2"), generation(5));
+        let at_rest = ShardPlace::at_rest(&region("b:1#2"), generation(5));
         let as_it_was = format!("{at_rest:?}");
         places.put(&shard(), at_rest);
         assert!(is_at_rest(&places));
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn a_shard_of_which_more_is_known_is_kept_whole() {
         let now = Instant::now();
-        let changes: [fn(&mut Place, Instant); 11] = [
+        let changes: [fn(&mut ShardPlace, Instant); 11] = [
             |place, _| place.slot = Slot::Unknown,
             |place, _| {
                 let remote = Remote { region: region("b:1#2"), generation: generation(5), is_open: false };
@@ -198,7 +198,7 @@ mod tests {
         ];
         for change in changes {
             let mut places = Places::default();
-            let mut place = Place::at_rest(&region("b:1#2"), generation(5));
+            let mut place = ShardPlace::at_rest(&region("b:1#2"), generation(5));
             change(&mut place, now);
             let as_it_was = format!("{place:?}");
             places.put(&shard(), place);

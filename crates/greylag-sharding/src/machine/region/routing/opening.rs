@@ -16,7 +16,7 @@ use super::Router;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::{Home, Mark, Stamp};
 use crate::machine::region::config::{RegionState, Sabotage};
-use crate::machine::region::place::{Content, LeftRoute, Next, OldPath, Place, Remote, Slot, Task, Waiting};
+use crate::machine::region::place::{Content, LeftRoute, Next, OldPath, Remote, ShardPlace, Slot, Task, Waiting};
 use crate::machine::region::protocol::{Effect, Route};
 use crate::machine::region::report::RegionEvent;
 
@@ -26,7 +26,7 @@ impl Router {
         &mut self,
         now: Instant,
         shard: &ShardId,
-        place: &mut Place,
+        place: &mut ShardPlace,
         out: &mut Vec<Effect>,
     ) {
         if self.suspect || place.slot.hand_back().is_some() {
@@ -57,7 +57,7 @@ impl Router {
 
     /// Sends the leftovers first, then the leftover mark, then everything else, and opens the table last. Until then
     /// the table has no route, so messages sent meanwhile wait behind.
-    fn open_remote(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+    fn open_remote(&mut self, now: Instant, shard: &ShardId, place: &mut ShardPlace, out: &mut Vec<Effect>) {
         let Slot::Remote(Remote { region, generation, .. }) = &place.slot else { return };
         let (region, generation) = (region.clone(), *generation);
         self.send_leftovers(now, shard, place, &region, generation, out);
@@ -72,7 +72,7 @@ impl Router {
     /// Passes the leftovers to a new home that may not be opened yet, since own messages may still be on the old path.
     /// Leftovers have come back from that path or were never on it, so messages still on it must not go first. The new
     /// home waits for the leftovers; through the new home, so may the probe whose echo this region waits for.
-    fn send_leftovers_ahead(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+    fn send_leftovers_ahead(&mut self, now: Instant, shard: &ShardId, place: &mut ShardPlace, out: &mut Vec<Effect>) {
         let Some(Next { region, generation }) = place.slot.next().filter(|_| place.slot.has_no_route()) else { return };
         let (region, generation) = (region.clone(), *generation);
         self.send_leftovers(now, shard, place, &region, generation, out);
@@ -84,7 +84,7 @@ impl Router {
         &mut self,
         now: Instant,
         shard: &ShardId,
-        place: &mut Place,
+        place: &mut ShardPlace,
         region: &RegionId,
         generation: Generation,
         out: &mut Vec<Effect>,
@@ -101,7 +101,14 @@ impl Router {
     }
 
     /// Passes at most `limit` entries of the buffer to the home elsewhere.
-    fn flush_remote(&mut self, now: Instant, shard: &ShardId, place: &mut Place, limit: usize, out: &mut Vec<Effect>) {
+    fn flush_remote(
+        &mut self,
+        now: Instant,
+        shard: &ShardId,
+        place: &mut ShardPlace,
+        limit: usize,
+        out: &mut Vec<Effect>,
+    ) {
         let Slot::Remote(Remote { region, generation, .. }) = &place.slot else { return };
         let (region, generation) = (region.clone(), *generation);
         for _ in 0..limit {
@@ -113,7 +120,7 @@ impl Router {
     }
 
     /// Delivers the messages that wait for this generation, then opens the table.
-    fn open_local(&mut self, now: Instant, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+    fn open_local(&mut self, now: Instant, shard: &ShardId, place: &mut ShardPlace, out: &mut Vec<Effect>) {
         let own = self.config.id.clone();
         place.owes_leftover_mark = false;
         // The shard has messages from here on: later leftovers are too late, and an ending region must stop the shard,
@@ -139,7 +146,7 @@ impl Router {
     }
 
     /// Asks for another turn of the flush, so that many messages for one shard hold up no other shard.
-    fn continue_later(shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+    fn continue_later(shard: &ShardId, place: &mut ShardPlace, out: &mut Vec<Effect>) {
         if !std::mem::replace(&mut place.is_turn_asked, true) {
             out.push(Effect::Continue { shard: shard.clone() });
         }
@@ -172,7 +179,7 @@ impl Router {
         &mut self,
         now: Instant,
         shard: &ShardId,
-        place: &mut Place,
+        place: &mut ShardPlace,
         probe: bool,
         out: &mut Vec<Effect>,
     ) {
@@ -196,7 +203,7 @@ impl Router {
         &mut self,
         now: Instant,
         shard: &ShardId,
-        place: &mut Place,
+        place: &mut ShardPlace,
         out: &mut Vec<Effect>,
     ) {
         let due = place.slot.next().is_some() || place.slot.hosting().is_some();
@@ -215,7 +222,7 @@ impl Router {
     }
 
     /// Forgets the old path if the coordinator says that the former owner waited for this region's flush mark.
-    pub(in crate::machine::region) fn clear_flushed(&self, place: &mut Place, home: &Home) {
+    pub(in crate::machine::region) fn clear_flushed(&self, place: &mut ShardPlace, home: &Home) {
         let Some(path) = place.slot.old_path() else { return };
         let flushed = path.flushed.is_some() && path.flushed == home.flushed;
         let same = path.region == home.region && path.generation == home.generation;
@@ -225,7 +232,7 @@ impl Router {
     }
 
     /// Closes the route of a shard, if it is open.
-    pub(in crate::machine::region) fn close(&self, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+    pub(in crate::machine::region) fn close(&self, shard: &ShardId, place: &mut ShardPlace, out: &mut Vec<Effect>) {
         if place.slot.close() {
             out.push(Effect::RouteChange { shard: shard.clone(), route: Route::Closed });
         }
@@ -233,7 +240,7 @@ impl Router {
 
     /// Publishes the route of a shard, which is known and closed. A home other than the last one is reported as a move,
     /// so that delivery sends again.
-    fn publish(&self, shard: &ShardId, place: &mut Place, out: &mut Vec<Effect>) {
+    fn publish(&self, shard: &ShardId, place: &mut ShardPlace, out: &mut Vec<Effect>) {
         place.slot.open();
         let route = place.slot.route();
         let to = match &route {

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::Table;
-use super::slab::Phase;
+use super::slab::IncarnationPhase;
 use crate::ids::EntityId;
 use crate::inspection::EntityCounts;
 use crate::machine::shard::life::SWEEP_STEP;
@@ -47,8 +47,10 @@ impl EntityScan {
             let Some(id) = &slot.id else { continue };
             let counts = &mut self.counts;
             match slot.phase {
-                Phase::Absent | Phase::Held | Phase::Storing => counts.waiting_restart += 1,
-                Phase::Starting | Phase::Active | Phase::Suspended(_) => {
+                IncarnationPhase::Absent | IncarnationPhase::Held | IncarnationPhase::Storing => {
+                    counts.waiting_restart += 1;
+                }
+                IncarnationPhase::Starting | IncarnationPhase::Active | IncarnationPhase::Suspended(_) => {
                     if slot.stop_requested {
                         counts.passivating += 1;
                     } else {

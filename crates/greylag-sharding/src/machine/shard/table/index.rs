@@ -11,14 +11,14 @@ const FREE: u32 = u32::MAX;
 
 /// A place: the hash' lower half, and the slot.
 #[derive(Clone, Copy)]
-struct Place {
+struct IndexEntry {
     hash: u32,
     slot: u32,
 }
 
 #[derive(Default)]
 struct Part {
-    places: Vec<Place>,
+    places: Vec<IndexEntry>,
     len: usize,
 }
 
@@ -40,7 +40,7 @@ impl Index {
         if self.parts.is_empty() {
             self.parts.resize_with(PARTS, Part::default);
         }
-        self.parts[part_of(hash)].insert(Place { hash: hash as u32, slot });
+        self.parts[part_of(hash)].insert(IndexEntry { hash: hash as u32, slot });
     }
 
     /// Removes a slot.
@@ -77,7 +77,7 @@ impl Part {
         }
     }
 
-    fn insert(&mut self, place: Place) {
+    fn insert(&mut self, place: IndexEntry) {
         if (self.len + 1) * 8 > self.places.len() * 7 {
             self.grow();
         }
@@ -85,7 +85,7 @@ impl Part {
         self.len += 1;
     }
 
-    fn put(&mut self, place: Place) {
+    fn put(&mut self, place: IndexEntry) {
         let mut at = place.hash as usize & self.mask();
         while self.places[at].slot != FREE {
             at = (at + 1) & self.mask();
@@ -95,7 +95,7 @@ impl Part {
 
     fn grow(&mut self) {
         let capacity = (self.places.len() * 2).max(FIRST_CAPACITY);
-        let free = Place { hash: 0, slot: FREE };
+        let free = IndexEntry { hash: 0, slot: FREE };
         let old = std::mem::replace(&mut self.places, vec![free; capacity]);
         for place in old.into_iter().filter(|place| place.slot != FREE) {
             self.put(place);
@@ -119,7 +119,7 @@ impl Part {
                 hole = at;
             }
         }
-        self.places[hole] = Place { hash: 0, slot: FREE };
+        self.places[hole] = IndexEntry { hash: 0, slot: FREE };
         self.len -= 1;
     }
 }

@@ -12,13 +12,13 @@ use crate::entity::{Failures, TimerKey};
 use crate::host::Suspension;
 use crate::ids::EntityId;
 use crate::machine::shard::protocol::Weigh;
-use crate::machine::shard::timers::Place;
+use crate::machine::shard::timers::TimerPlace;
 
 const SEGMENT: usize = 1024;
 
 /// The state of an incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::machine::shard) enum Phase {
+pub(in crate::machine::shard) enum IncarnationPhase {
     /// Nothing runs; messages may wait for a start.
     Absent,
     /// The shell makes the entity.
@@ -62,7 +62,7 @@ pub(in crate::machine::shard) struct Timer<P> {
     pub(in crate::machine::shard) key: TimerKey,
     pub(in crate::machine::shard) serial: u64,
     /// Its place in the wheel until the timer falls due.
-    pub(in crate::machine::shard) place: Option<Place>,
+    pub(in crate::machine::shard) place: Option<TimerPlace>,
     pub(in crate::machine::shard) payload: P,
     /// Whether the timer's message ends a silence of the entity.
     pub(in crate::machine::shard) influences: bool,
@@ -74,7 +74,7 @@ pub(in crate::machine::shard) struct ReceiveTimeout {
     pub(in crate::machine::shard) idle: IdleTimer,
     /// When the silence is checked. Messages put the silence off but leave the place as it is, so that they cost
     /// nothing here; `None` while the silence is paused, or queued to be reported.
-    pub(in crate::machine::shard) place: Option<Place>,
+    pub(in crate::machine::shard) place: Option<TimerPlace>,
 }
 
 /// Why no incarnation starts for a while.
@@ -104,7 +104,7 @@ pub(in crate::machine::shard) struct Extra<P> {
     pub(in crate::machine::shard) receive_timeout: Option<ReceiveTimeout>,
     pub(in crate::machine::shard) stop_deadline: Option<Instant>,
     /// When to warn that the entity takes long to stop.
-    pub(in crate::machine::shard) stop_warning: Option<Place>,
+    pub(in crate::machine::shard) stop_warning: Option<TimerPlace>,
     /// Until when no incarnation starts, and why.
     pub(in crate::machine::shard) held: Option<(Instant, StartDelay)>,
     /// Recent failures, which determine the wait after the next one.
@@ -239,9 +239,9 @@ pub(in crate::machine::shard) struct Slot<E, P> {
     pub(in crate::machine::shard) incarnation: u32,
     /// When the entity was last active, in ticks of the shard.
     pub(in crate::machine::shard) touched: u32,
-    pub(in crate::machine::shard) phase: Phase,
+    pub(in crate::machine::shard) phase: IncarnationPhase,
     /// When to warn that the entity has been suspended for long.
-    pub(in crate::machine::shard) suspended: Option<Place>,
+    pub(in crate::machine::shard) suspended: Option<TimerPlace>,
     /// Whether the slot is in the ring of ready entities.
     pub(in crate::machine::shard) ready: bool,
     /// Whether the entity forbids automatic passivation.
@@ -258,7 +258,7 @@ impl<E, P> Default for Slot<E, P> {
             extra: None,
             incarnation: 0,
             touched: 0,
-            phase: Phase::Absent,
+            phase: IncarnationPhase::Absent,
             suspended: None,
             ready: false,
             veto: false,
@@ -285,7 +285,7 @@ impl<E, P> Slot<E, P> {
 
     /// Whether the entity can handle a message at once.
     pub(in crate::machine::shard) fn is_idle(&self) -> bool {
-        self.phase == Phase::Active && !self.stop_requested && !self.has_queue()
+        self.phase == IncarnationPhase::Active && !self.stop_requested && !self.has_queue()
     }
 
     pub(in crate::machine::shard) fn has_queue(&self) -> bool {

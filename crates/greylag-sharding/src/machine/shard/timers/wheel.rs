@@ -15,9 +15,9 @@ const BUCKETS: usize = 1 << BITS;
 
 /// The place of an item, to remove it before it is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::machine::shard) struct Place(NonZeroU32);
+pub(in crate::machine::shard) struct TimerPlace(NonZeroU32);
 
-impl Place {
+impl TimerPlace {
     fn index(self) -> usize {
         self.0.get() as usize - 1
     }
@@ -32,15 +32,15 @@ struct Entry<T> {
     serial: u64,
     tick: u64,
     bucket: (u8, u8),
-    next: Option<Place>,
-    previous: Option<Place>,
+    next: Option<TimerPlace>,
+    previous: Option<TimerPlace>,
 }
 
 #[derive(Debug)]
 struct Level {
     /// A bit for each bucket that is not empty.
     occupied: u64,
-    heads: [Option<Place>; BUCKETS],
+    heads: [Option<TimerPlace>; BUCKETS],
 }
 
 /// See the module's description. An empty wheel holds no memory.
@@ -52,7 +52,7 @@ pub(in crate::machine::shard) struct Wheel<T> {
     now: u64,
     levels: Vec<Level>,
     entries: Vec<Entry<T>>,
-    free: Option<Place>,
+    free: Option<TimerPlace>,
     last_serial: u64,
 }
 
@@ -64,7 +64,7 @@ impl<T> Wheel<T> {
     }
 
     /// Lets `item` fall due at `at`, or with the next tick if `at` has passed.
-    pub(in crate::machine::shard) fn insert(&mut self, at: Instant, item: T) -> Place {
+    pub(in crate::machine::shard) fn insert(&mut self, at: Instant, item: T) -> TimerPlace {
         let nanos = at.saturating_duration_since(self.start).as_nanos();
         let tick = u64::try_from(nanos.div_ceil(self.tick.as_nanos())).unwrap_or(u64::MAX);
         let tick = tick.max(self.now.saturating_add(1));
@@ -80,7 +80,7 @@ impl<T> Wheel<T> {
             None => {
                 self.entries.push(entry);
                 let number = u32::try_from(self.entries.len()).ok().and_then(NonZeroU32::new);
-                Place(number.expect("fewer than four billion things are due at a time"))
+                TimerPlace(number.expect("fewer than four billion things are due at a time"))
             }
         };
         self.link(place);
@@ -88,7 +88,7 @@ impl<T> Wheel<T> {
     }
 
     /// Removes the item at `place`.
-    pub(in crate::machine::shard) fn remove(&mut self, place: Place) {
+    pub(in crate::machine::shard) fn remove(&mut self, place: TimerPlace) {
         self.unlink(place);
         self.release(place);
     }
@@ -145,7 +145,7 @@ impl<T> Wheel<T> {
     }
 
     /// Puts an entry into the bucket of its tick, which lies ahead.
-    fn link(&mut self, place: Place) {
+    fn link(&mut self, place: TimerPlace) {
         let entry = &mut self.entries[place.index()];
         // The highest bit in which the tick differs from the present one tells the level.
         let level = (u64::BITS - 1 - ((entry.tick ^ self.now) | 1).leading_zeros()) / BITS;
@@ -162,7 +162,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    fn unlink(&mut self, place: Place) {
+    fn unlink(&mut self, place: TimerPlace) {
         let entry = &self.entries[place.index()];
         let (next, previous, (level, bucket)) = (entry.next, entry.previous, entry.bucket);
         if let Some(next) = next {
@@ -180,7 +180,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    fn release(&mut self, place: Place) {
+    fn release(&mut self, place: TimerPlace) {
         let entry = &mut self.entries[place.index()];
         entry.item = None;
         entry.previous = None;

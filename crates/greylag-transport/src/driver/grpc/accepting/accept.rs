@@ -22,11 +22,11 @@ use tonic::codegen::http;
 
 use super::answer;
 use super::caller::Caller;
-use super::connection_guard::{ConnectionGuard, Guarded};
+use super::connection_guard::{ConnectionGuard, GuardedStream};
 use super::connection_runtime::{ConnectionRuntime, Socket};
 use crate::admission::control::Intrusion;
 use crate::driver::grpc::http2::window;
-use crate::driver::grpc::shared::Shared;
+use crate::driver::grpc::shared::TransportInner;
 use crate::driver::grpc::tls::ALPN;
 
 /// Pause after a failed accept: the process may lack descriptors.
@@ -40,7 +40,7 @@ const MAX_HEADERS: u32 = 16 * 1024;
 
 /// Accepts connections once `opened` resolves, until told to stop; then waits until the connections have ended.
 pub(crate) async fn serve(
-    shared: Arc<Shared>,
+    shared: Arc<TransportInner>,
     listener: Arc<TcpListener>,
     opened: oneshot::Receiver<()>,
     mut stop: oneshot::Receiver<()>,
@@ -98,7 +98,12 @@ fn lost(error: &io::Error) -> ! {
 }
 
 /// Drives a connection on the control runtime until its lane is known, then on the runtime of the lane.
-async fn begin(shared: Arc<Shared>, socket: TcpStream, guard: Arc<ConnectionGuard>, closing: watch::Receiver<()>) {
+async fn begin(
+    shared: Arc<TransportInner>,
+    socket: TcpStream,
+    guard: Arc<ConnectionGuard>,
+    closing: watch::Receiver<()>,
+) {
     let runtime = Arc::new(ConnectionRuntime::default());
     let socket = Socket::new(socket, runtime.clone());
     let connection = Box::pin(handshake(shared.clone(), socket, guard, runtime.clone(), closing));
@@ -109,7 +114,7 @@ async fn begin(shared: Arc<Shared>, socket: TcpStream, guard: Arc<ConnectionGuar
 
 /// Performs the TLS handshake, if TLS is on, and then speaks HTTP/2 unless the caller's certificate is refused.
 async fn handshake(
-    shared: Arc<Shared>,
+    shared: Arc<TransportInner>,
     socket: Socket,
     guard: Arc<ConnectionGuard>,
     runtime: Arc<ConnectionRuntime>,
@@ -155,7 +160,7 @@ fn classify(error: &io::Error) -> Option<Intrusion> {
 }
 
 /// Speaks HTTP/2 on one connection until it ends.
-async fn serve_http2<S>(shared: Arc<Shared>, stream: S, caller: Caller, mut closing: watch::Receiver<()>)
+async fn serve_http2<S>(shared: Arc<TransportInner>, stream: S, caller: Caller, mut closing: watch::Receiver<()>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -173,7 +178,7 @@ where
         .keep_alive_interval(settings.http2_keepalive_interval)
         .keep_alive_timeout(settings.http2_keepalive_timeout);
     let guard = caller.guard.clone();
-    let stream = Guarded::new(stream, guard.clone());
+    let stream = GuardedStream::new(stream, guard.clone());
     let service = service_fn(move |request: http::Request<Incoming>| {
         let (shared, caller) = (shared.clone(), caller.clone());
         async move { Ok::<_, std::convert::Infallible>(answer::answer(shared, caller, request.map(Body::new)).await) }

@@ -23,14 +23,18 @@ use crate::driver::grpc::codec::{FrameCodec, OutFrame};
 use crate::driver::grpc::http2::{FRAME_OVERHEAD, METHOD};
 use crate::driver::grpc::local::{NoTurn, Turn};
 use crate::driver::grpc::peers::{Admission, Refused};
-use crate::driver::grpc::shared::Shared;
+use crate::driver::grpc::shared::TransportInner;
 use crate::lanes::lane::Lane;
 use crate::messages::hello::{Accepted, Features, Hello, HelloReply, Rejected};
 use crate::remoting::RejectCode;
 use crate::wire::{self, Frame};
 
 /// Answers one call.
-pub(crate) async fn answer(shared: Arc<Shared>, caller: Caller, request: http::Request<Body>) -> http::Response<Body> {
+pub(crate) async fn answer(
+    shared: Arc<TransportInner>,
+    caller: Caller,
+    request: http::Request<Body>,
+) -> http::Response<Body> {
     if caller.guard.is_rejected() {
         return Status::unavailable("this connection is being closed").into_http();
     }
@@ -44,7 +48,7 @@ pub(crate) async fn answer(shared: Arc<Shared>, caller: Caller, request: http::R
 }
 
 /// The answer to a caller of another gRPC service: which port this is, and which setting names the admin service's.
-fn which_port(shared: &Shared) -> String {
+fn which_port(shared: &TransportInner) -> String {
     format!(
         "this is the transport port of the node {}, which its peers dial; its admin service, if it has one, listens where \
          the node's setting management.address says",
@@ -54,7 +58,7 @@ fn which_port(shared: &Shared) -> String {
 
 /// The service's one method.
 struct Open {
-    shared: Arc<Shared>,
+    shared: Arc<TransportInner>,
     caller: Caller,
 }
 
@@ -72,7 +76,7 @@ impl StreamingService<Bytes> for Open {
 const REPLIES: usize = 16;
 
 async fn open(
-    shared: Arc<Shared>,
+    shared: Arc<TransportInner>,
     caller: Caller,
     request: Request<Streaming<Bytes>>,
 ) -> Result<Response<ReceiverStream<Result<OutFrame, Status>>>, Status> {
@@ -128,7 +132,7 @@ async fn open(
 }
 
 /// Reads the first frame, which must come soon and be a Hello. `Err(None)`: the caller has gone.
-async fn read_hello(shared: &Shared, frames: &mut Streaming<Bytes>) -> Result<Hello, Option<Violation>> {
+async fn read_hello(shared: &TransportInner, frames: &mut Streaming<Bytes>) -> Result<Hello, Option<Violation>> {
     let violation = |intrusion, detail| Some(Violation::new(intrusion, detail));
     let first = tokio::time::timeout(shared.node.settings.handshake_timeout, frames.message()).await;
     let first = first.map_err(|_| violation(Intrusion::NoHello, "no Hello came in time"))?;
@@ -152,7 +156,12 @@ struct Greeted {
 }
 
 /// Makes all checks that precede the reading of a stream.
-async fn greet(shared: &Arc<Shared>, hello: &Hello, caller: &Caller, replies: &Replies) -> Result<Greeted, Rejected> {
+async fn greet(
+    shared: &Arc<TransportInner>,
+    hello: &Hello,
+    caller: &Caller,
+    replies: &Replies,
+) -> Result<Greeted, Rejected> {
     let own = &shared.node.endpoint.self_address;
     let version = hello.judge(own, &shared.node.settings.cluster_name)?;
     if let (Some(files), Some(certificate)) = (&shared.tls, &caller.certificate) {

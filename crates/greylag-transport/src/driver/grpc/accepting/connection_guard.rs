@@ -21,11 +21,11 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
 use crate::admission::control::Intrusion;
-use crate::driver::grpc::shared::Shared;
+use crate::driver::grpc::shared::TransportInner;
 
 /// Guards one connection from beginning to end.
 pub(crate) struct ConnectionGuard {
-    shared: Arc<Shared>,
+    shared: Arc<TransportInner>,
     pub(crate) ip: IpAddr,
     /// Whether a Hello was ever accepted on the connection.
     is_greeted: AtomicBool,
@@ -45,7 +45,7 @@ struct ConnectionState {
 
 impl ConnectionGuard {
     /// Begins a connection; `None` if the admission control refuses it.
-    pub(crate) fn begin(shared: &Arc<Shared>, ip: IpAddr) -> Option<Arc<Self>> {
+    pub(crate) fn begin(shared: &Arc<TransportInner>, ip: IpAddr) -> Option<Arc<Self>> {
         let admitted = shared.admission.admit(Instant::now(), ip);
         if let Err(intrusion) = admitted {
             shared.admission.intruded(ip, intrusion, "connection refused before reading");
@@ -120,7 +120,7 @@ impl Drop for OpenStream {
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The byte stream of an admitted connection; fails if no Hello comes in time.
-pub(crate) struct Guarded<S> {
+pub(crate) struct GuardedStream<S> {
     io: S,
     guard: Arc<ConnectionGuard>,
     /// The rest of the preface that is still to come.
@@ -130,7 +130,7 @@ pub(crate) struct Guarded<S> {
     ended: bool,
 }
 
-impl<S> Drop for Guarded<S> {
+impl<S> Drop for GuardedStream<S> {
     fn drop(&mut self) {
         let guard = &self.guard;
         let has_spoken = self.preface.len() < PREFACE.len();
@@ -142,7 +142,7 @@ impl<S> Drop for Guarded<S> {
     }
 }
 
-impl<S> Guarded<S> {
+impl<S> GuardedStream<S> {
     pub(crate) fn new(io: S, guard: Arc<ConnectionGuard>) -> Self {
         let patience = guard.shared.node.settings.handshake_timeout;
         Self { io, guard, preface: PREFACE, patience: Box::pin(tokio::time::sleep(patience)), ended: false }
@@ -181,7 +181,7 @@ impl<S> Guarded<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for GuardedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
         this.poll_patience(cx)?;
@@ -197,7 +197,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for GuardedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.io).poll_write(cx, bytes)
     }

@@ -8,7 +8,7 @@ use greylag_core::{NodeAddress, UniqueAddress};
 
 use super::caller_slots::CallerSlot;
 use crate::admission::callers::Full;
-use crate::driver::grpc::shared::Shared;
+use crate::driver::grpc::shared::TransportInner;
 
 /// Pause between two checks of callers without a stream.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -17,7 +17,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const GRACE: Duration = Duration::from_secs(60);
 
 /// Drops callers as they leave, for as long as the transport runs.
-pub(crate) async fn drop_callers(shared: Arc<Shared>) {
+pub(crate) async fn drop_callers(shared: Arc<TransportInner>) {
     loop {
         shared.callers.caller_left().await;
         let grace = GRACE.min(shared.node.settings.remove_quarantined_association_after);
@@ -32,7 +32,7 @@ pub(crate) async fn drop_callers(shared: Arc<Shared>) {
 
 /// Takes a slot for one stream of a process that calls from `ip`; `None`: the process needs no slot.
 pub(super) fn caller_slot(
-    shared: &Arc<Shared>,
+    shared: &Arc<TransportInner>,
     process: &UniqueAddress,
     ip: IpAddr,
 ) -> Result<Option<CallerSlot>, Full> {
@@ -42,13 +42,13 @@ pub(super) fn caller_slot(
     shared.callers.take(address, ip, needs_none, |idle| drop_caller(shared, idle))
 }
 
-fn drop_idle_callers(shared: &Shared, moment: Instant) {
+fn drop_idle_callers(shared: &TransportInner, moment: Instant) {
     shared.callers.drop_idle(moment, |idle| drop_caller(shared, idle));
 }
 
 /// Drops what this node keeps of a caller, if it has nothing of its own under way to the caller. Returns whether the
 /// caller needs no slot any more.
-fn drop_caller(shared: &Shared, address: &NodeAddress) -> bool {
+fn drop_caller(shared: &TransportInner, address: &NodeAddress) -> bool {
     let node = &shared.node;
     let known = node.endpoint.peer(address);
     let is_reached = known.is_some_and(|info| info.reached || node.endpoint.membership.is_member(&info.peer));

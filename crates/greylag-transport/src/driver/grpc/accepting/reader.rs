@@ -19,7 +19,7 @@ use crate::driver::grpc::http2::FRAME_OVERHEAD;
 use crate::driver::grpc::local::{Announcement, Turn};
 use crate::driver::grpc::receiving::{Delivery, Sorting, drop_arrived};
 use crate::driver::grpc::sending::Mark;
-use crate::driver::grpc::shared::Shared;
+use crate::driver::grpc::shared::TransportInner;
 use crate::lanes::lane::LaneKind;
 use crate::messages::envelope::EncodedMessage;
 use crate::messages::hello::Hello;
@@ -38,7 +38,7 @@ pub(super) fn facts(hello: &Hello, ip: IpAddr) -> PeerInfo {
 
 /// Reads one accepted stream.
 pub(super) struct Reader {
-    shared: Arc<Shared>,
+    shared: Arc<TransportInner>,
     ip: IpAddr,
     /// Lets the connection stay while the stream is open.
     _open: OpenStream,
@@ -93,7 +93,7 @@ const REPORT_AFTER: Duration = Duration::from_millis(100);
 
 impl Reader {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<TransportInner>,
         ip: IpAddr,
         open: OpenStream,
         slot: Option<CallerSlot>,

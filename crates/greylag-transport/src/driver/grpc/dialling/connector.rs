@@ -15,7 +15,7 @@ use tonic::codegen::{BoxFuture, Service};
 
 use super::failure::{self, FirstRead};
 use crate::dials::failure::DialFailure;
-use crate::driver::grpc::shared::Shared;
+use crate::driver::grpc::shared::TransportInner;
 use crate::driver::grpc::tls::{ALPN, HandshakeError};
 use crate::lanes::lane::Lane;
 use crate::settings::TransportSettings;
@@ -23,7 +23,7 @@ use crate::settings::TransportSettings;
 /// Dials one socket address, which the host name resolved to.
 #[derive(Clone)]
 pub(crate) struct Connector {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<TransportInner>,
     pub(crate) target: SocketAddr,
     pub(crate) host: String,
     pub(crate) lane: Lane,

@@ -26,7 +26,7 @@ use crate::driver::grpc::codec::FrameCodec;
 use crate::driver::grpc::http2::{self, FRAME_OVERHEAD, METHOD};
 use crate::driver::grpc::local::Announcement;
 use crate::driver::grpc::peers::{Dial, LinkEnd, Peer};
-use crate::driver::grpc::shared::Shared;
+use crate::driver::grpc::shared::TransportInner;
 use crate::endpoints::endpoint::shortened;
 use crate::lanes::lane::Lane;
 use crate::messages::hello::{Accepted, HelloReply, Rejected};
@@ -44,13 +44,13 @@ struct Opened {
 }
 
 /// Starts the task of a dial and its stream, on the runtime of the lane.
-pub(crate) fn start(shared: Arc<Shared>, peer: Arc<Peer>, dial: Dial) {
+pub(crate) fn start(shared: Arc<TransportInner>, peer: Arc<Peer>, dial: Dial) {
     let runtime = shared.node.runtimes.of(dial.lane).clone();
     runtime.spawn(run(shared, peer, dial));
 }
 
 /// Dials, and returns when the stream has ended.
-async fn run(shared: Arc<Shared>, peer: Arc<Peer>, Dial { lane, seq, end }: Dial) {
+async fn run(shared: Arc<TransportInner>, peer: Arc<Peer>, Dial { lane, seq, end }: Dial) {
     let stream_state = Arc::new(StreamState::default());
     let dial = open(&shared, &peer, lane, seq, stream_state.clone());
     let opened = tokio::select! {
@@ -105,7 +105,7 @@ async fn run(shared: Arc<Shared>, peer: Arc<Peer>, Dial { lane, seq, end }: Dial
 
 /// Counts messages that were written and are not known to have been read. To a peer that had announced its end they are
 /// no warning: the peer ends at a moment of its own choice, and reports itself what it received and did not take.
-fn count_lost(shared: &Shared, peer: &Peer, lane: Lane, from: &UniqueAddress, lost: u64) {
+fn count_lost(shared: &TransportInner, peer: &Peer, lane: Lane, from: &UniqueAddress, lost: u64) {
     if lost == 0 {
         return;
     }
@@ -119,7 +119,7 @@ fn count_lost(shared: &Shared, peer: &Peer, lane: Lane, from: &UniqueAddress, lo
     }
 }
 
-fn failed(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, seq: u64, failure: DialFailure) {
+fn failed(shared: &Arc<TransportInner>, peer: &Arc<Peer>, lane: Lane, seq: u64, failure: DialFailure) {
     // The peer refuses an expired certificate, and its alert may be lost with the connection (cluster 83).
     let has_expired = shared.tls.as_ref().is_some_and(|files| files.days_left() < 0);
     let hint = if has_expired { "; this node's certificate has expired" } else { "" };
@@ -146,7 +146,7 @@ fn lock(dial_warnings: &Mutex<DialWarnings>) -> MutexGuard<'_, DialWarnings> {
 }
 
 /// Reports the failure to the layers above, once for all lanes of a peer.
-fn tell_failure(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, failure: DialFailure) {
+fn tell_failure(shared: &Arc<TransportInner>, peer: &Arc<Peer>, lane: Lane, failure: DialFailure) {
     if lane == Lane::CONTROL {
         let address = peer.address.clone();
         shared.node.announce(Announcement::Event(TransportEvent::DialFailed { address, failure }));
@@ -154,7 +154,7 @@ fn tell_failure(shared: &Arc<Shared>, peer: &Arc<Peer>, lane: Lane, failure: Dia
 }
 
 async fn open(
-    shared: &Arc<Shared>,
+    shared: &Arc<TransportInner>,
     peer: &Arc<Peer>,
     lane: Lane,
     seq: u64,
@@ -183,7 +183,7 @@ async fn open(
 
 /// Says Hello on a connection, and waits for the answer.
 async fn greet(
-    shared: &Arc<Shared>,
+    shared: &Arc<TransportInner>,
     peer: &Arc<Peer>,
     (lane, seq): (Lane, u64),
     stream_state: Arc<StreamState>,
@@ -214,7 +214,7 @@ async fn greet(
     }
 }
 
-fn channel(shared: &Shared, target: SocketAddr, lane: Lane, patience: Duration) -> Endpoint {
+fn channel(shared: &TransportInner, target: SocketAddr, lane: Lane, patience: Duration) -> Endpoint {
     let settings = &shared.node.settings;
     let window = http2::window(settings.maximum_message_size(lane.kind()));
     Endpoint::from_shared(format!("http://{target}"))
@@ -230,7 +230,7 @@ fn channel(shared: &Shared, target: SocketAddr, lane: Lane, patience: Duration) 
 
 /// Reads the answering half until it ends; returns how many envelopes the peer said it has read.
 async fn listen(
-    shared: &Arc<Shared>,
+    shared: &Arc<TransportInner>,
     peer: &Arc<Peer>,
     lane: Lane,
     from: &UniqueAddress,

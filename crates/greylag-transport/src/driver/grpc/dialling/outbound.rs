@@ -18,7 +18,7 @@ use tokio_stream::Stream;
 use super::frame_writer::{FrameEnd, FrameWriter};
 use crate::driver::grpc::codec::OutFrame;
 use crate::driver::grpc::peers::{DropFault, Peer};
-use crate::driver::grpc::shared::Shared;
+use crate::driver::grpc::shared::TransportInner;
 use crate::endpoints::endpoint::Reply;
 use crate::lanes::lane::{Lane, LaneKind};
 use crate::lanes::queue::{Item, LaneQueue, Taken};
@@ -56,7 +56,7 @@ impl StreamState {
 
 /// Yields the frames of one stream, the Hello first.
 pub(crate) struct Outbound {
-    shared: Arc<Shared>,
+    shared: Arc<TransportInner>,
     peer: Arc<Peer>,
     lane: Lane,
     queue: Arc<LaneQueue>,
@@ -75,7 +75,7 @@ pub(crate) struct Outbound {
 
 impl Outbound {
     pub(crate) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<TransportInner>,
         peer: Arc<Peer>,
         lane: Lane,
         seq: u64,

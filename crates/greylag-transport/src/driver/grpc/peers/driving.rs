@@ -12,13 +12,13 @@ use greylag_core::{NodeAddress, Uid};
 use super::numbered::NotNumbered;
 use super::peer::{Peer, Refused, Verdict};
 use crate::association::Input;
-use crate::driver::grpc::shared::Shared;
+use crate::driver::grpc::shared::TransportInner;
 use crate::lanes::lane::Lane;
 use crate::lanes::queue::{Item, Pushed, Waiter};
 use crate::messages::envelope::{EncodedMessage, Envelope};
 use crate::reliable::SenderInput;
 
-impl Shared {
+impl TransportInner {
     /// The peer at an address; made on first use. Its deadlines are kept on the control runtime.
     pub(crate) fn peer(self: &Arc<Self>, address: &NodeAddress) -> Arc<Peer> {
         self.peers.find_or_start(&self.node, address, |peer| {
@@ -133,7 +133,7 @@ impl Shared {
 }
 
 /// Ticks the machines of a peer at their deadlines.
-async fn keep_deadlines(shared: Arc<Shared>, peer: Arc<Peer>) {
+async fn keep_deadlines(shared: Arc<TransportInner>, peer: Arc<Peer>) {
     while !peer.is_closed() {
         if peer.is_due().await {
             shared.input(&peer, Input::Tick);
@@ -143,7 +143,7 @@ async fn keep_deadlines(shared: Arc<Shared>, peer: Arc<Peer>) {
 }
 
 /// Drops peers that could be dropped for as long as a quarantine is remembered.
-pub(crate) async fn drop_idle_peers(shared: Arc<Shared>) {
+pub(crate) async fn drop_idle_peers(shared: Arc<TransportInner>) {
     let memory = shared.node.settings.remove_quarantined_association_after;
     let mut droppable_since: HashMap<NodeAddress, Instant> = HashMap::new();
     loop {

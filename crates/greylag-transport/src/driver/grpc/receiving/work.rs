@@ -8,14 +8,14 @@ use greylag_core::{DeadLetterReason, Uid, UniqueAddress};
 use super::workers::{Delivery, Local, WorkerReceiver, WorkerReceivers};
 use crate::association::Input;
 use crate::driver::grpc::sending::SharedPort;
-use crate::driver::grpc::shared::Shared;
+use crate::driver::grpc::shared::TransportInner;
 use crate::endpoints::endpoint::{LastReceiver, Reply};
 use crate::lanes::lane::Lane;
 use crate::messages::envelope::Inbound;
 use crate::wire::{Arrived, ArrivedContent};
 
 /// Starts the workers: the one of control messages on the control runtime, the others on the data runtime.
-pub(crate) fn start_workers(receivers: WorkerReceivers, shared: &Arc<Shared>) {
+pub(crate) fn start_workers(receivers: WorkerReceivers, shared: &Arc<TransportInner>) {
     let runtimes = &shared.node.runtimes;
     runtimes.control().spawn(work(shared.clone(), receivers.control));
     for receiver in receivers.data {
@@ -23,7 +23,7 @@ pub(crate) fn start_workers(receivers: WorkerReceivers, shared: &Arc<Shared>) {
     }
 }
 
-async fn work(shared: Arc<Shared>, mut receiver: WorkerReceiver) {
+async fn work(shared: Arc<TransportInner>, mut receiver: WorkerReceiver) {
     const LOCAL_AT_ONCE: usize = 256;
     let mut last = LastReceiver::default();
     let mut locals = Vec::with_capacity(LOCAL_AT_ONCE);
@@ -49,7 +49,7 @@ async fn work(shared: Arc<Shared>, mut receiver: WorkerReceiver) {
     }
 }
 
-fn take(shared: &Arc<Shared>, delivery: Delivery, last: &mut LastReceiver) {
+fn take(shared: &Arc<TransportInner>, delivery: Delivery, last: &mut LastReceiver) {
     let Delivery { from, lane, arrived, read_at, mark } = delivery;
     if let Some(mark) = mark {
         mark.pass();
@@ -148,7 +148,7 @@ fn has_expired(message: &Inbound, waited: Duration) -> bool {
 }
 
 fn take_reply(
-    shared: &Arc<Shared>,
+    shared: &Arc<TransportInner>,
     now: Instant,
     (from, lane): (&UniqueAddress, Lane),
     (target_uid, is_stranger): (Option<Uid>, bool),
@@ -173,7 +173,7 @@ fn take_reply(
 /// repeats causes no warning (cluster T41). An ask is not answered: its asker is quarantined (cluster T18), has a newer
 /// stream, or learns by its link that this node ends.
 pub(crate) fn drop_arrived(
-    shared: &Shared,
+    shared: &TransportInner,
     now: Instant,
     (from, lane): (&UniqueAddress, Lane),
     content: ArrivedContent,

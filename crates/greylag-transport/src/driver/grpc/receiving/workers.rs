@@ -54,18 +54,18 @@ struct Worker {
     local: mpsc::UnboundedSender<Local>,
     local_depth: Arc<AtomicUsize>,
     local_bytes: Room,
-    waiting: Waiting,
+    waiting: Wakers,
 }
 
 /// Senders of this node that wait until a worker has caught up.
-type Waiting = Arc<Mutex<BTreeMap<u64, Waker>>>;
+type Wakers = Arc<Mutex<BTreeMap<u64, Waker>>>;
 
 /// The receiving end of one worker.
 pub(super) struct WorkerReceiver {
     pub(super) remote: mpsc::Receiver<Delivery>,
     pub(super) local: mpsc::UnboundedReceiver<Local>,
     local_depth: Arc<AtomicUsize>,
-    waiting: Waiting,
+    waiting: Wakers,
 }
 
 /// The receiving ends of all workers, to be started once there is something to serve.
@@ -185,7 +185,7 @@ fn worker(local_bytes: usize) -> (Worker, WorkerReceiver) {
     let (remote, remote_receiver) = mpsc::channel(FRAMES_PER_WORKER);
     let (local, local_receiver) = mpsc::unbounded_channel();
     let local_depth = Arc::new(AtomicUsize::new(0));
-    let waiting = Waiting::default();
+    let waiting = Wakers::default();
     let receiver = WorkerReceiver {
         remote: remote_receiver,
         local: local_receiver,

@@ -12,7 +12,7 @@ use tokio::time::Sleep;
 use super::flushes::{Done, Mark};
 use super::reply_port::SharedPort;
 use crate::driver::grpc::peers::NotNumbered;
-use crate::driver::grpc::shared::Shared;
+use crate::driver::grpc::shared::TransportInner;
 use crate::endpoints::endpoint::{Refusal, Reply};
 use crate::lanes::lane::Lane;
 use crate::lanes::queue::{Item, Waiter};
@@ -20,7 +20,7 @@ use crate::messages::envelope::{EncodedMessage, Envelope, Inbound, MAX_NAME, Pay
 use crate::remoting::{Destination, SendError, SendRejected, Sending};
 use crate::wire::REPLY_PATH;
 
-impl Shared {
+impl TransportInner {
     /// Queues a message, or gives it back; a refusal is a dead letter.
     pub(crate) fn send(self: &Arc<Self>, to: &Destination, envelope: Envelope) -> Result<(), SendRejected> {
         let lane = self.lanes.lane(&envelope.recipient);
@@ -40,7 +40,7 @@ impl Shared {
             let _context = self.node.runtimes.control().enter();
             Box::pin(tokio::time::sleep(deadline))
         });
-        Box::pin(Waiting {
+        Box::pin(PendingSend {
             shared: self.clone(),
             to: to.clone(),
             lane: self.lanes.lane(&envelope.recipient),
@@ -264,8 +264,8 @@ impl Shared {
 }
 
 /// A message that waits for room. Dropped, the message leaves no trace in the queue.
-struct Waiting {
-    shared: Arc<Shared>,
+struct PendingSend {
+    shared: Arc<TransportInner>,
     to: Destination,
     lane: Lane,
     /// The number under which the waker is kept while there is no room.
@@ -276,7 +276,7 @@ struct Waiting {
     has_waited: bool,
 }
 
-impl Future for Waiting {
+impl Future for PendingSend {
     type Output = Result<(), SendRejected>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -298,7 +298,7 @@ impl Future for Waiting {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for PendingSend {
     fn drop(&mut self) {
         if !self.has_waited {
             return;

@@ -6,10 +6,10 @@ use std::time::Instant;
 
 use greylag_core::{AnswerReader, ReplyAddress, ReplyOutcome, ReplyPort};
 
-use crate::driver::grpc::shared::Shared;
+use crate::driver::grpc::shared::TransportInner;
 
 /// The reply port of the node.
-pub(crate) struct SharedPort(pub(crate) Arc<Shared>);
+pub(crate) struct SharedPort(pub(crate) Arc<TransportInner>);
 
 impl ReplyPort for SharedPort {
     fn reply(&self, to: &ReplyAddress, outcome: ReplyOutcome) {
