@@ -12,7 +12,7 @@ use std::time::Duration;
 use greylag_core::Generation;
 use greylag_delivery::machine::sharding_consumer::ShardingConsumerSettings;
 use greylag_delivery::machine::sharding_producer::{Input as ShopInput, ShardingProducerSettings};
-use greylag_delivery::{ControllerRef, DeliverySettings, ProducerStopped, UpstreamMessage};
+use greylag_delivery::{ControllerRef, DeliverySettings, Omissions, ProducerStopped, UpstreamMessage};
 use greylag_persistence::{Incarnation, StoreCall};
 use greylag_sharding::Clause;
 use greylag_sharding::ids::ShardId;
@@ -159,7 +159,8 @@ impl Purchases {
         let is_slow = pick(&[0, 1]) == 1;
         let input = (0..count).map(|_| rng.random_range(0..customers)).collect();
         let mut consumer = settings.sharding_consumer();
-        std::sync::Arc::make_mut(&mut consumer.link).sabotage = forgets.then_some(greylag_delivery::Sabotage::Marks);
+        let omissions = Omissions::of(forgets.then_some(greylag_delivery::Clause::Marks));
+        std::sync::Arc::make_mut(&mut consumer.link).omissions = omissions;
         Self {
             input,
             customers,
