@@ -14,7 +14,7 @@ mod streams;
 mod walks;
 mod world;
 
-use greylag_cluster::{Sabotage, ShutdownReason, Strategy};
+use greylag_cluster::{Clause, ShutdownReason, Strategy};
 
 use crate::{Omission, Outcome, Run, Violation, World, guarded};
 use plan::Plan;
@@ -55,23 +55,23 @@ fn omissions_found_by(profile: &str) -> &'static [Omission] {
     }
 }
 
-fn sabotage(omission: Omission) -> Option<Sabotage> {
+fn clause(omission: Omission) -> Option<Clause> {
     Some(match omission {
-        Omission::Tombstones => Sabotage::Tombstones,
-        Omission::Convergence => Sabotage::Convergence,
-        Omission::StableAfter => Sabotage::StableAfter,
-        Omission::Margin => Sabotage::Margin,
-        Omission::Clearance => Sabotage::Clearance,
-        Omission::Recheck => Sabotage::Recheck,
-        Omission::TimeoutIsRefusal => Sabotage::TimeoutIsRefusal,
-        Omission::MovedName => Sabotage::MovedName,
+        Omission::Tombstones => Clause::Tombstones,
+        Omission::Convergence => Clause::Convergence,
+        Omission::StableAfter => Clause::StableAfter,
+        Omission::Margin => Clause::Margin,
+        Omission::Clearance => Clause::Clearance,
+        Omission::Recheck => Clause::Recheck,
+        Omission::TimeoutIsRefusal => Clause::TimeoutIsRefusal,
+        Omission::MovedName => Clause::MovedName,
         _ => return None,
     })
 }
 
 fn run(plan: &Plan, without: Option<Omission>) -> Result<Outcome, Violation> {
     guarded("no machine panics", || {
-        let mut world = world::World::new(plan.clone(), without.and_then(sabotage));
+        let mut world = world::World::new(plan.clone(), without.and_then(clause));
         world.run()?;
         judge(&world)
     })
@@ -115,7 +115,7 @@ fn explain(profile: &Profile, seed: u64, without: Option<Omission>) -> String {
         run(&plan.with_faults(kept), without).is_err_and(|other| other.promise == violation.promise)
     });
     let least = plan.with_faults(&kept);
-    let mut world = world::World::new(least.clone(), without.and_then(sabotage)).traced();
+    let mut world = world::World::new(least.clone(), without.and_then(clause)).traced();
     let what = world.run().and_then(|()| judge(&world)).err().map(|violation| violation.to_string());
     let (what, story) = (what.unwrap_or_default(), world.story());
     format!("{plan}\nthe least plan that breaks the same promise:\n{least}\nwhat happened:\n{story}{what}")

@@ -20,7 +20,7 @@ mod membership;
 mod pruning;
 mod world;
 
-use greylag_ddata::Sabotage;
+use greylag_ddata::Clause;
 
 use crate::{Omission, Outcome, Run, Violation, World, guarded};
 
@@ -97,14 +97,14 @@ pub(crate) fn story_of(profile: Option<&'static str>, seed: u64, without: Option
 }
 
 fn history(profile: Option<&str>, seed: u64, without: Option<Omission>, story: bool) -> world::World {
-    let sabotage = sabotage(without);
+    let clause = without.and_then(clause);
     match profile {
-        Some("pruning") => pruning::history(seed, sabotage, story),
-        Some("births") => pruning::births(seed, sabotage, story),
-        Some("gate") => gate::history(seed, sabotage, story),
+        Some("pruning") => pruning::history(seed, clause, story),
+        Some("births") => pruning::births(seed, clause, story),
+        Some("gate") => gate::history(seed, clause, story),
         Some("catch-up") => catch_up::history(seed),
         Some("fence") => fence::history(seed, without),
-        _ => faults::history(seed, sabotage, story),
+        _ => faults::history(seed, clause, story),
     }
 }
 
@@ -121,27 +121,27 @@ fn judge(world: world::World) -> Result<Outcome, Violation> {
     })
 }
 
-fn sabotage(without: Option<Omission>) -> &'static [Sabotage] {
-    match without {
-        Some(Omission::Marker) => &[Sabotage::Marker],
-        Some(Omission::RemovalContext) => &[Sabotage::RemovalContext],
-        Some(Omission::Gap) => &[Sabotage::Gap],
-        Some(Omission::DurableFlush) => &[Sabotage::Flush],
-        Some(Omission::DeltaMarkers) => &[Sabotage::DeltaMarkers],
-        Some(Omission::Collection) => &[Sabotage::Collection],
-        Some(Omission::Shown) => &[Sabotage::Shown],
-        Some(Omission::Afresh) => &[Sabotage::Afresh],
-        Some(Omission::StaleStore) => &[Sabotage::StaleStore],
-        Some(Omission::ForgetUnreachable) => &[Sabotage::Unreachable],
-        Some(Omission::StartFloor) => &[Sabotage::StartFloor],
-        Some(Omission::ClaimStart) => &[Sabotage::ClaimStart],
-        Some(Omission::Reserved) => &[Sabotage::Reserved],
-        Some(Omission::Birth) => &[Sabotage::Birth],
-        Some(Omission::MovedTo) => &[Sabotage::MovedTo],
-        Some(Omission::OpenJudge) => &[Sabotage::OpenJudge],
-        Some(Omission::AnyJudge) => &[Sabotage::AnyJudge],
-        Some(Omission::EveryStart) => &[Sabotage::EveryStart],
-        Some(Omission::Horizon) => &[Sabotage::Horizon],
-        _ => &[],
-    }
+fn clause(omission: Omission) -> Option<Clause> {
+    Some(match omission {
+        Omission::Marker => Clause::Marker,
+        Omission::RemovalContext => Clause::RemovalContext,
+        Omission::Gap => Clause::Gap,
+        Omission::DurableFlush => Clause::Flush,
+        Omission::DeltaMarkers => Clause::DeltaMarkers,
+        Omission::Collection => Clause::Collection,
+        Omission::Shown => Clause::Shown,
+        Omission::Afresh => Clause::Afresh,
+        Omission::StaleStore => Clause::StaleStore,
+        Omission::ForgetUnreachable => Clause::Unreachable,
+        Omission::StartFloor => Clause::StartFloor,
+        Omission::ClaimStart => Clause::ClaimStart,
+        Omission::Reserved => Clause::Reserved,
+        Omission::Birth => Clause::Birth,
+        Omission::MovedTo => Clause::MovedTo,
+        Omission::OpenJudge => Clause::OpenJudge,
+        Omission::AnyJudge => Clause::AnyJudge,
+        Omission::EveryStart => Clause::EveryStart,
+        Omission::Horizon => Clause::Horizon,
+        _ => return None,
+    })
 }

@@ -2,10 +2,9 @@
 //!
 //! Each seed runs all worlds: a sharding producer that runs over its input again, and one that keeps its messages in a
 //! queue whose store fails, both with persistent entities; the two ends of a link, with repeats and with flow control
-//! alone; controllers point to point, with senders and a queue; and a work producer with workers that come and go.
-//! controllers point to point, with senders and a queue; and a producer of work with workers that come and go.
+//! alone; controllers point to point, with senders and a queue; and a producer of work with workers that come and go.
 
-use greylag_delivery::Sabotage;
+use greylag_delivery::Clause;
 
 use crate::{Omission, Outcome, Violation};
 
@@ -52,19 +51,19 @@ pub(crate) const OMISSIONS: &[Omission] = &[
 ];
 
 fn without(omission: Option<Omission>) -> Without {
-    let clause = match omission {
-        Some(Omission::Repeats) => Sabotage::Repeats,
-        Some(Omission::RepeatsAndResend) => Sabotage::RepeatsAndResend,
-        Some(Omission::Resend) => Sabotage::Resend,
-        Some(Omission::Dedupe) => Sabotage::Dedupe,
-        Some(Omission::DeliveryPosition) => Sabotage::Marks,
-        Some(Omission::FencedAnswer) => Sabotage::FencedAnswer,
-        Some(Omission::HandBack) => Sabotage::HandBack,
-        Some(Omission::ExactConfirmations) => Sabotage::ExactConfirmations,
-        Some(Omission::HalfWindow) => Sabotage::HalfWindow,
-        other => return Without { machine: None, claims: other == Some(Omission::QueueClaims) },
+    let clauses: &[Clause] = match omission {
+        Some(Omission::Repeats) => &[Clause::Repeats],
+        Some(Omission::RepeatsAndResend) => &[Clause::Repeats, Clause::Resend],
+        Some(Omission::Resend) => &[Clause::Resend],
+        Some(Omission::Dedupe) => &[Clause::Dedupe],
+        Some(Omission::DeliveryPosition) => &[Clause::Marks],
+        Some(Omission::FencedAnswer) => &[Clause::FencedAnswer],
+        Some(Omission::HandBack) => &[Clause::HandBack],
+        Some(Omission::ExactConfirmations) => &[Clause::ExactConfirmations],
+        Some(Omission::HalfWindow) => &[Clause::HalfWindow],
+        other => return Without { claims: other == Some(Omission::QueueClaims), ..Without::NOTHING },
     };
-    Without::clause(clause)
+    Without::clauses(clauses)
 }
 
 pub(crate) fn run(seed: u64, omission: Option<Omission>) -> Result<Outcome, Violation> {

@@ -12,10 +12,10 @@ use std::time::Duration;
 use greylag_core::Generation;
 use greylag_delivery::machine::sharding_consumer::ShardingConsumerSettings;
 use greylag_delivery::machine::sharding_producer::{Input as ShopInput, ShardingProducerSettings};
-use greylag_delivery::{ControllerRef, DeliverySettings, ProducerStopped, UpstreamMessage};
+use greylag_delivery::{ControllerRef, DeliverySettings, Omissions, ProducerStopped, UpstreamMessage};
 use greylag_persistence::{Incarnation, StoreCall};
+use greylag_sharding::Clause;
 use greylag_sharding::ids::ShardId;
-use greylag_sharding::machine::coordinator;
 use greylag_sharding::machine::region::{self, Provenance, RegionState};
 use greylag_sharding::machine::shard::SlotId;
 use rand::RngExt;
@@ -43,11 +43,7 @@ const TIME_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) fn run(seed: u64, without: Option<Omission>) -> Result<Outcome, Violation> {
     let unchecked = without == Some(Omission::GenerationCheck);
     let forgets = without == Some(Omission::DeliveryPosition);
-    let sabotage = Sabotage {
-        region: unchecked.then_some(region::Sabotage::GenerationCheck),
-        coordinator: unchecked.then_some(coordinator::Sabotage::GenerationCheck),
-        ..Sabotage::default()
-    };
+    let sabotage = Sabotage { clause: unchecked.then_some(Clause::GenerationCheck), ..Sabotage::default() };
     let mut market = World::with(seed, Faults::of(seed), sabotage, |rng, _| Purchases::draw(rng, unchecked, forgets));
     let tally = market.run(world::SAFETY, TIME_LIMIT).map_err(|what| Violation {
         promise: "every purchase is applied exactly once, in order, and every customer answers",
@@ -163,7 +159,8 @@ impl Purchases {
         let is_slow = pick(&[0, 1]) == 1;
         let input = (0..count).map(|_| rng.random_range(0..customers)).collect();
         let mut consumer = settings.sharding_consumer();
-        std::sync::Arc::make_mut(&mut consumer.link).sabotage = forgets.then_some(greylag_delivery::Sabotage::Marks);
+        let omissions = Omissions::of(forgets.then_some(greylag_delivery::Clause::Marks));
+        std::sync::Arc::make_mut(&mut consumer.link).omissions = omissions;
         Self {
             input,
             customers,

@@ -1,6 +1,6 @@
 //! Regions and coordinators under faults, by the world of `greylag-sharding`'s own tests.
 
-use greylag_sharding::machine::{coordinator, region};
+use greylag_sharding::Clause;
 
 use crate::{Omission, Outcome, Run, Violation};
 
@@ -28,26 +28,19 @@ pub(crate) const OMISSIONS: &[Omission] = &[
 ];
 
 fn sabotage(without: Option<Omission>) -> Sabotage {
-    use coordinator::Sabotage as OfCoordinator;
-    use region::Sabotage as OfRegion;
     let none = Sabotage::default();
-    let region = |sabotage| Sabotage { region: Some(sabotage), ..none };
-    let coordinator = |sabotage| Sabotage { coordinator: Some(sabotage), ..none };
+    let clause = |clause| Sabotage { clause: Some(clause), ..none };
     match without {
-        Some(Omission::FlushMark) => region(OfRegion::FlushMark),
-        Some(Omission::Attempt) => region(OfRegion::Attempt),
-        Some(Omission::LeftoverMark) => region(OfRegion::LeftoverMark),
-        Some(Omission::Floor) => region(OfRegion::Floor),
-        Some(Omission::OldPath) => region(OfRegion::OldPath),
-        Some(Omission::EpochFence) => {
-            Sabotage { unfenced: true, coordinator: Some(OfCoordinator::EpochFence), ..region(OfRegion::EpochFence) }
-        }
+        Some(Omission::FlushMark) => clause(Clause::FlushMark),
+        Some(Omission::Attempt) => clause(Clause::Attempt),
+        Some(Omission::LeftoverMark) => clause(Clause::LeftoverMark),
+        Some(Omission::Floor) => clause(Clause::Floor),
+        Some(Omission::OldPath) => clause(Clause::OldPath),
+        Some(Omission::EpochFence) => Sabotage { unfenced: true, ..clause(Clause::EpochFence) },
         Some(Omission::RegionIncarnation) => Sabotage { incarnation: true, ..none },
-        Some(Omission::Margin) => coordinator(OfCoordinator::Margin),
-        Some(Omission::Inventory) => coordinator(OfCoordinator::Inventory),
-        Some(Omission::GenerationCheck) => {
-            Sabotage { coordinator: Some(OfCoordinator::GenerationCheck), ..region(OfRegion::GenerationCheck) }
-        }
+        Some(Omission::Margin) => clause(Clause::Margin),
+        Some(Omission::Inventory) => clause(Clause::Inventory),
+        Some(Omission::GenerationCheck) => clause(Clause::GenerationCheck),
         _ => none,
     }
 }

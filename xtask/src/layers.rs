@@ -8,8 +8,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::cycles;
 use crate::run::{Failure, output, root, rust_files, say};
+use crate::{cycles, sabotage};
 
 /// The crates that a crate may depend on directly. A crate may also use everything that these crates may use.
 ///
@@ -163,23 +163,29 @@ const FORBIDDEN: &[(&str, &str)] = &[
 
 /// Runs all checks, and reports all violations together.
 pub(crate) fn layers() -> Result<(), Failure> {
-    let mut violations = graph_violations()?;
+    let metadata = metadata()?;
+    let mut violations = graph_violations(&metadata);
     violations.extend(tree_violations()?);
     violations.extend(standalone_violations()?);
     violations.extend(light_violations()?);
     violations.extend(source_violations(&root().join("crates"))?);
+    violations.extend(sabotage::violations(&metadata)?);
     violations.extend(cycles::violations()?);
     if violations.is_empty() {
-        say("layers: every arrow is allowed, every machine is pure");
+        say("layers: every arrow is allowed, every machine is pure, no shipped crate omits a clause");
         return Ok(());
     }
     Err(format!("{} layer violations:\n  {}", violations.len(), violations.join("\n  ")))
 }
 
-fn graph_violations() -> Result<Vec<String>, Failure> {
+/// The packages of the workspace as cargo describes them: dependencies and features.
+fn metadata() -> Result<Value, Failure> {
     let metadata = output("cargo", &["metadata", "--format-version", "1", "--no-deps", "--offline"])
         .or_else(|_| output("cargo", &["metadata", "--format-version", "1", "--no-deps"]))?;
-    let metadata: Value = serde_json::from_str(&metadata).map_err(|error| format!("cargo metadata: {error}"))?;
+    serde_json::from_str(&metadata).map_err(|error| format!("cargo metadata: {error}"))
+}
+
+fn graph_violations(metadata: &Value) -> Vec<String> {
     let mut violations = Vec::new();
     for package in metadata["packages"].as_array().into_iter().flatten() {
         let name = package["name"].as_str().unwrap_or_default();
@@ -199,7 +205,7 @@ fn graph_violations() -> Result<Vec<String>, Failure> {
             violations.extend(arrow_violation(name, to, &allowed));
         }
     }
-    Ok(violations)
+    violations
 }
 
 /// The crates in the dependency tree of `greylag-crdt` that have not been reviewed.

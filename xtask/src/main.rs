@@ -1,10 +1,10 @@
 //! The project's own tools: each does one thing and prints what it did.
 //!
 //! `ci` is the whole gate, the same for people and machines; it changes no file. `layers` checks the crate graph, the
-//! cycles of modules, and that machines use no clock, task or disk. `spec` and `scenarios` check that code and tests
-//! agree with the specification; `licences` checks the crates that are built against `deny.toml`. `proto`, `bless`,
-//! `sim`, `laws`, `durable`, `journal-crash`, `journal-damage`, `mutants`, `netns`, `storefront`, `soak`, `jobs`,
-//! `attack`, `sizes` and `bench` run the programs and tests of these names.
+//! cycles of modules, that machines use no clock, task or disk, and that no shipped crate can omit a clause. `spec` and
+//! `scenarios` check that code and tests agree with the specification; `licences` checks the crates that are built
+//! against `deny.toml`. `proto`, `bless`, `sim`, `laws`, `durable`, `journal-crash`, `journal-damage`, `mutants`,
+//! `netns`, `storefront`, `soak`, `jobs`, `attack`, `sizes` and `bench` run the programs and tests of these names.
 
 mod bench;
 mod ci;
@@ -17,6 +17,7 @@ mod modules;
 mod mutants;
 mod proto;
 mod run;
+mod sabotage;
 mod scenarios;
 mod sizes;
 mod spec;

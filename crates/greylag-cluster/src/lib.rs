@@ -142,7 +142,10 @@ pub use singleton::{Kind, ProxyMessage, SingletonMessage};
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub use testing::fuzzing;
+#[cfg(feature = "sabotage")]
 #[doc(hidden)]
-pub use testing::sabotage::Sabotage;
+pub use testing::omissions::Clause;
+#[doc(hidden)]
+pub use testing::omissions::Omissions;
 #[cfg(feature = "tck")]
 pub use testing::tck;

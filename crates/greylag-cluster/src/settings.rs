@@ -14,7 +14,7 @@ use crate::driver::lease::{LeaseSettings, Leases};
 use crate::error::{ConfigError, JoinError};
 use crate::membership::app_version::AppVersion;
 use crate::membership::shutdown::Phase;
-use crate::testing::sabotage::Sabotage;
+use crate::testing::omissions::Omissions;
 
 mod check;
 mod downing;
@@ -108,9 +108,9 @@ pub struct ClusterSettings {
     pub cluster_threads: usize,
     /// The clock of this node. Default the clock of this machine, which counts on while the machine is suspended.
     pub clock: Clock,
-    /// A clause to omit, for simulations that test their checkers.
+    /// Clauses to omit, in simulations.
     #[doc(hidden)]
-    pub sabotage: Option<Sabotage>,
+    pub omissions: Omissions,
 }
 
 impl Default for ClusterSettings {
@@ -156,7 +156,7 @@ impl Default for ClusterSettings {
             clock: Clock::system(),
             lease: LeaseSettings::default(),
             leases: None,
-            sabotage: None,
+            omissions: Omissions::default(),
         }
     }
 }

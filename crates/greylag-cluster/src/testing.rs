@@ -3,7 +3,7 @@
 #[cfg(any(test, feature = "fuzzing"))]
 #[doc(hidden)]
 pub mod fuzzing;
-pub(crate) mod sabotage;
+pub(crate) mod omissions;
 pub(crate) mod side_by_side;
 #[cfg(feature = "tck")]
 pub mod tck;

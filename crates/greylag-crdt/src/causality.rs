@@ -2,4 +2,5 @@
 
 pub(crate) mod context;
 pub(crate) mod cx;
+pub(crate) mod omissions;
 pub(crate) mod replica;

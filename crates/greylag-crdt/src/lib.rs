@@ -72,9 +72,12 @@ mod types;
 #[cfg(feature = "crdts")]
 pub use adapter::{Adapted, AdapterTag, DigestMode, Foreign, NoClock};
 pub use causality::context::Context;
-#[doc(hidden)]
-pub use causality::cx::OmittedClauses;
 pub use causality::cx::UpdateCx;
+#[cfg(feature = "sabotage")]
+#[doc(hidden)]
+pub use causality::omissions::Clause;
+#[doc(hidden)]
+pub use causality::omissions::Omissions;
 pub use causality::replica::{Dot, DotSource, MAX_NUMBER, ReplicaId, SlotId, WriterKey};
 pub use data::{Change, EntryMark, Grew, Home, Lineage, ReplicatedData, Tracker};
 pub use encoding::cached_digest::CachedDigest;

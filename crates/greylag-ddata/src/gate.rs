@@ -39,7 +39,7 @@ pub use starts::{Start, Starts};
 
 use crate::api::settings::ReplicatorSettings;
 use crate::api::settings::durable::StaleStore;
-use crate::api::settings::sabotage::Sabotage;
+use crate::api::settings::omissions::{Clause, Omissions};
 use crate::membership::replicas::Replicas;
 use crate::pruning::millis;
 use crate::storage::store::StoreMeta;
@@ -97,7 +97,7 @@ struct GateRules {
     opens_alone_after: Duration,
     skew_ms: i64,
     interval: Duration,
-    sabotage: &'static [Sabotage],
+    omissions: Omissions,
 }
 
 /// The place of this replicator in membership, and whether its store is loaded.
@@ -158,7 +158,7 @@ impl Gate {
             opens_alone_after: settings.durable.pruning_marker_time_to_live,
             skew_ms: millis(settings.max_clock_skew),
             interval: settings.gossip_interval,
-            sabotage: settings.sabotage,
+            omissions: settings.omissions,
         };
         Self {
             own,
@@ -178,8 +178,8 @@ impl Gate {
         }
     }
 
-    fn omits(&self, clause: Sabotage) -> bool {
-        self.rules.sabotage.contains(&clause)
+    fn omits(&self, clause: Clause) -> bool {
+        self.rules.omissions.has(clause)
     }
 
     /// Notes that the store is loaded. The gate closes if the store has ever exchanged anything.
@@ -202,7 +202,7 @@ impl Gate {
             self.synced_at = Some(i64::MIN);
         }
         self.on_wall(at.wall_ms, out);
-        if self.has_exchanged && !self.omits(Sabotage::StaleStore) {
+        if self.has_exchanged && !self.omits(Clause::StaleStore) {
             self.state = GateState::Closed;
         }
         self.ask_all(at, out);
@@ -219,7 +219,7 @@ impl Gate {
     }
 
     fn is_plausible(&self, wall_ms: i64, time: i64) -> bool {
-        self.omits(Sabotage::Horizon) || time <= wall_ms.saturating_add(self.rules.skew_ms)
+        self.omits(Clause::Horizon) || time <= wall_ms.saturating_add(self.rules.skew_ms)
     }
 
     /// Takes a change of membership. Has no effects while the store is not loaded.
@@ -366,8 +366,8 @@ impl Gate {
     fn may_judge(&self, member: &MemberStanding) -> bool {
         let is_open = member.state == GateState::Open;
         member.is_current_for(&self.starts)
-            || (self.omits(Sabotage::AnyJudge) && !member.is_refused())
-            || (self.omits(Sabotage::OpenJudge) && is_open)
+            || (self.omits(Clause::AnyJudge) && !member.is_refused())
+            || (self.omits(Clause::OpenJudge) && is_open)
     }
 
     /// Meets a member with the gate open: takes over the member's start if it takes precedence.

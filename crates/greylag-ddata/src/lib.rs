@@ -71,8 +71,11 @@ pub use api::metrics::{Latency, LevelName, Metrics, Traffic};
 pub use api::outcome::Outcome;
 pub use api::read::{Changed, ChangedAny, Lifecycle, Read};
 pub use api::settings::durable::{DurableSettings, OnBadRecord, StaleStore};
+#[cfg(feature = "sabotage")]
 #[doc(hidden)]
-pub use api::settings::sabotage::Sabotage;
+pub use api::settings::omissions::Clause;
+#[doc(hidden)]
+pub use api::settings::omissions::Omissions;
 pub use api::settings::{DotFloor, ReplicatorSettings};
 pub use api::stats::Stats;
 pub use data::envelope::{Content, Envelope};

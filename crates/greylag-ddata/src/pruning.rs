@@ -42,7 +42,7 @@ pub(crate) use work::{PruningStep, Work};
 
 use crate::api::key::KeyId;
 use crate::api::settings::ReplicatorSettings;
-use crate::api::settings::sabotage::Sabotage;
+use crate::api::settings::omissions::{Clause, Omissions};
 use crate::membership::replicas::{ReplicaStatus, Replicas};
 
 /// The removed replicas, and the progress of pruning them.
@@ -70,7 +70,7 @@ pub(crate) struct Pruning {
     pub(crate) forgotten_to: Option<(i64, KeyId)>,
     /// When the next tick is due.
     pub(crate) tick_at: Instant,
-    sabotage: &'static [Sabotage],
+    omissions: Omissions,
 }
 
 impl Pruning {
@@ -90,13 +90,13 @@ impl Pruning {
             time_changes: TimeChanges::default(),
             forgotten_to: None,
             tick_at: now + settings.pruning_interval.unwrap_or_default(),
-            sabotage: settings.sabotage,
+            omissions: settings.omissions,
         }
     }
 
     /// Takes a change of membership. Source: ddata Z1.
     pub(crate) fn on_replicas(&mut self, now: Instant, replicas: &Replicas) {
-        let reachable = unreachable(replicas).is_none() || self.sabotage.contains(&Sabotage::Unreachable);
+        let reachable = unreachable(replicas).is_none() || self.omissions.has(Clause::Unreachable);
         self.clock.set(now, replicas.own_status.is_some() && reachable && replicas.unmet.is_empty());
         let others = replicas.others.iter().map(|replica| ReplicaId(replica.address.uid().get()));
         self.known = others.chain([self.own]).collect();
@@ -111,7 +111,7 @@ impl Pruning {
             self.notice(now, ReplicaId(removed.uid().get()));
         }
         let members = collected_from(replicas);
-        if self.sabotage.contains(&Sabotage::Afresh) {
+        if self.omissions.has(Clause::Afresh) {
             self.collections.count_vanished_as_collected(&members);
         }
         self.collections.on_members(&members);
@@ -233,7 +233,7 @@ impl Pruning {
         let mut awaited = BTreeSet::new();
         for round in self.rounds.iter().filter(|round| round.owner == self.own) {
             let mut missing = self.collections.begin(round.removed, round.epoch, &members);
-            if self.sabotage.contains(&Sabotage::Collection) {
+            if self.omissions.has(Clause::Collection) {
                 missing.clear();
             }
             let under_way = self.work.iter().any(|work| work.removed == round.removed);

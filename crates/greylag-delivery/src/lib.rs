@@ -196,9 +196,12 @@ pub use ids::{
 };
 pub use machine::controller::ControllerStats;
 pub use machine::dedupe::{Dedupe, Watermarks};
-pub use machine::portable::UnsendableError;
+#[cfg(feature = "sabotage")]
 #[doc(hidden)]
-pub use machine::sabotage::Sabotage;
+pub use machine::omissions::Clause;
+#[doc(hidden)]
+pub use machine::omissions::Omissions;
+pub use machine::portable::UnsendableError;
 pub use machine::sharding_producer::{DemandSets, ProducerStats};
 pub use machine::storing::StoringState;
 pub use machine::work_pulling::{ListedWorker, WorkerSelection, WorkerStats};

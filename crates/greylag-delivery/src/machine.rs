@@ -12,8 +12,8 @@
 //! Source: delivery §10.
 
 mod consumer;
+pub(crate) mod omissions;
 mod producer;
-pub(crate) mod sabotage;
 pub(crate) mod tracking;
 
 pub(crate) use consumer::dedupe;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::ids::ProducerIdentity;
 use crate::machine::consumer_link::{ConsumerLinkSettings, MAX_CHUNKS, PoisonPolicy};
+use crate::machine::omissions::Omissions;
 use crate::machine::producer_link::{LinkMode, ProducerLinkSettings};
 use crate::machine::sharding_consumer::ShardingConsumerSettings;
 use crate::machine::sharding_producer::ShardingProducerSettings;
@@ -381,6 +382,7 @@ impl DeliverySettings {
             epoch: identity.epoch,
             resend_first_interval: self.producer.resend_first_interval,
             resend_first_unconfirmed_idle_timeout: self.producer.resend_first_unconfirmed_idle_timeout,
+            omissions: Omissions::default(),
         }
     }
 
@@ -422,7 +424,7 @@ impl DeliverySettings {
             confirm_timeout: consumer.confirm_timeout,
             max_message_bytes: self.producer.max_message_bytes as u64,
             retries_forever: mode == LinkMode::PointToPoint,
-            sabotage: None,
+            omissions: Omissions::default(),
         }
     }
 
@@ -438,6 +440,7 @@ impl DeliverySettings {
             max_in_flight_bytes_per_entity: self.sharding.max_in_flight_bytes_per_entity,
             cleanup_unused_after: self.sharding.cleanup_unused_after,
             recovery_parallelism: self.sharding.recovery_parallelism,
+            omissions: Omissions::default(),
         }
     }
 

@@ -18,7 +18,7 @@ mod simulation {
     pub(crate) mod world;
 }
 
-use greylag_delivery::Sabotage;
+use greylag_delivery::Clause;
 use simulation::omission::Without;
 use simulation::{link, point_to_point, sharding, work_pulling};
 
@@ -98,56 +98,56 @@ fn detected(name: &str, run: impl Fn(u64) -> Result<(), String>) {
 
 #[test]
 fn missing_repeats_are_detected() {
-    detected("P8 and P9", |seed| link::run(seed, Without::clause(Sabotage::Repeats)));
+    detected("P8 and P9", |seed| link::run(seed, Without::clauses(&[Clause::Repeats])));
 }
 
 #[test]
 fn missing_repeats_and_resend_requests_are_detected() {
-    detected("P8, P9 and Resend", |seed| link::run(seed, Without::clause(Sabotage::RepeatsAndResend)));
+    detected("P8, P9 and Resend", |seed| link::run(seed, Without::clauses(&[Clause::Repeats, Clause::Resend])));
 }
 
 /// The link recovers all the same, by P9 and C10; only the delay of each lost frame reveals the omission.
 #[test]
 fn missing_resend_requests_are_detected() {
     detected("Resend", |seed| {
-        let found = link::run(seed, Without::clause(Sabotage::Resend));
+        let found = link::run(seed, Without::clauses(&[Clause::Resend]));
         found.map_err(|violation| if violation.starts_with("I7: frame") { violation } else { panic!("{violation}") })
     });
 }
 
 #[test]
 fn missing_dedupe_is_detected() {
-    detected("C8", |seed| link::run(seed, Without::clause(Sabotage::Dedupe)));
+    detected("C8", |seed| link::run(seed, Without::clauses(&[Clause::Dedupe])));
 }
 
 #[test]
 fn forgotten_marks_are_detected() {
-    detected("marks", |seed| sharding::run(seed, Without::clause(Sabotage::Marks)).map(drop));
+    detected("marks", |seed| sharding::run(seed, Without::clauses(&[Clause::Marks])).map(drop));
 }
 
 #[test]
 fn unchecked_claims_are_detected() {
-    detected("claims", |seed| sharding::run_durable(seed, Without { machine: None, claims: true }).map(drop));
+    detected("claims", |seed| sharding::run_durable(seed, Without { claims: true, ..Without::NOTHING }).map(drop));
 }
 
 #[test]
 fn missing_answers_to_fenced_producers_are_detected() {
-    detected("C2a's answer", |seed| sharding::run(seed, Without::clause(Sabotage::FencedAnswer)).map(drop));
+    detected("C2a's answer", |seed| sharding::run(seed, Without::clauses(&[Clause::FencedAnswer])).map(drop));
 }
 
 #[test]
 fn missing_return_of_jobs_is_detected() {
-    detected("W5", |seed| work_pulling::run(seed, Without::clause(Sabotage::HandBack)));
+    detected("W5", |seed| work_pulling::run(seed, Without::clauses(&[Clause::HandBack])));
 }
 
 #[test]
 fn confirmations_up_to_a_number_are_detected() {
-    detected("W8", |seed| work_pulling::run(seed, Without::clause(Sabotage::ExactConfirmations)));
+    detected("W8", |seed| work_pulling::run(seed, Without::clauses(&[Clause::ExactConfirmations])));
 }
 
 #[test]
 fn window_granted_at_exactly_half_is_detected() {
-    detected("C9", |seed| link::run(seed, Without::clause(Sabotage::HalfWindow)));
+    detected("C9", |seed| link::run(seed, Without::clauses(&[Clause::HalfWindow])));
 }
 
 /// The same seed gives the same run, message by message.

@@ -129,6 +129,11 @@ pub use host::DirectRef;
 pub use key::EntityKey;
 pub use machine::coordinator::{CoordinatorEvent, HandOffPhase};
 pub use machine::daemon::NumberOfProcesses;
+#[cfg(feature = "sabotage")]
+#[doc(hidden)]
+pub use machine::omissions::Clause;
+#[doc(hidden)]
+pub use machine::omissions::Omissions;
 pub use machine::region::{Counters, Obstacle, RegionEvent, RegionState};
 pub use machine::shard::InvalidTransition;
 pub use passivation::Passivation;

@@ -17,6 +17,7 @@ pub mod daemon;
 pub(crate) mod interned;
 pub mod membership;
 pub mod message;
+pub(crate) mod omissions;
 pub mod region;
 pub mod shard;
 pub(crate) mod timetable;

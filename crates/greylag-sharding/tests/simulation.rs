@@ -18,7 +18,7 @@ mod world;
 
 use std::time::Duration;
 
-use greylag_sharding::machine::{coordinator, region};
+use greylag_sharding::Clause;
 use letters::Letters;
 use world::{Faults, Sabotage, Tally, World};
 
@@ -195,58 +195,48 @@ fn noticed_from(first: u64, sabotage: Sabotage) -> Option<String> {
     found
 }
 
-fn without_region_rule(rule: region::Sabotage) -> Sabotage {
-    Sabotage { region: Some(rule), ..Sabotage::default() }
-}
-
-fn without_coordinator_rule(rule: coordinator::Sabotage) -> Sabotage {
-    Sabotage { coordinator: Some(rule), ..Sabotage::default() }
+fn without(clause: Clause) -> Sabotage {
+    Sabotage { clause: Some(clause), ..Sabotage::default() }
 }
 
 #[test]
 fn a_missing_flush_mark_is_noticed() {
-    assert!(noticed(without_region_rule(region::Sabotage::FlushMark)).is_some());
+    assert!(noticed(without(Clause::FlushMark)).is_some());
 }
 
 #[test]
 fn a_missing_floor_is_noticed() {
-    assert!(noticed(without_region_rule(region::Sabotage::Floor)).is_some());
+    assert!(noticed(without(Clause::Floor)).is_some());
 }
 
 #[test]
 fn a_forgotten_old_path_is_noticed() {
-    assert!(noticed(without_region_rule(region::Sabotage::OldPath)).is_some());
+    assert!(noticed(without(Clause::OldPath)).is_some());
 }
 
 #[test]
 fn a_missing_leftover_mark_is_noticed() {
-    assert!(noticed(without_region_rule(region::Sabotage::LeftoverMark)).is_some());
+    assert!(noticed(without(Clause::LeftoverMark)).is_some());
 }
 
 #[test]
 fn an_incomplete_inventory_is_noticed() {
-    assert!(noticed_from(1000, without_coordinator_rule(coordinator::Sabotage::Inventory)).is_some());
+    assert!(noticed_from(1000, without(Clause::Inventory)).is_some());
 }
 
 #[test]
 fn marks_of_other_attempts_are_noticed() {
-    assert!(noticed(without_region_rule(region::Sabotage::Attempt)).is_some());
+    assert!(noticed(without(Clause::Attempt)).is_some());
 }
 
 #[test]
 fn a_missing_margin_is_noticed() {
-    assert!(noticed(without_coordinator_rule(coordinator::Sabotage::Margin)).is_some());
+    assert!(noticed(without(Clause::Margin)).is_some());
 }
 
 #[test]
 fn a_missing_epoch_fence_is_noticed() {
-    let sabotage = Sabotage {
-        region: Some(region::Sabotage::EpochFence),
-        coordinator: Some(coordinator::Sabotage::EpochFence),
-        unfenced: true,
-        ..Sabotage::default()
-    };
-    assert!(noticed(sabotage).is_some());
+    assert!(noticed(Sabotage { unfenced: true, ..without(Clause::EpochFence) }).is_some());
 }
 
 #[test]
@@ -256,10 +246,5 @@ fn a_region_that_keeps_its_incarnation_is_noticed() {
 
 #[test]
 fn a_missing_generation_check_is_noticed() {
-    let sabotage = Sabotage {
-        region: Some(region::Sabotage::GenerationCheck),
-        coordinator: Some(coordinator::Sabotage::GenerationCheck),
-        ..Sabotage::default()
-    };
-    assert!(noticed(sabotage).is_some());
+    assert!(noticed(without(Clause::GenerationCheck)).is_some());
 }

@@ -9,9 +9,9 @@ use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
 use greylag_cluster::{
-    ClusterCore, ClusterEvent, ClusterSettings, Command, Effect, Input, ManagerEffect, ManagerInput, MemberStatus,
-    Members, Message, ProofOfDeath, RemovalMargin, Sabotage, SbrSettings, ShutdownReason, SingletonManager,
-    SingletonSettings,
+    Clause, ClusterCore, ClusterEvent, ClusterSettings, Command, Effect, Input, ManagerEffect, ManagerInput,
+    MemberStatus, Members, Message, Omissions, ProofOfDeath, RemovalMargin, SbrSettings, ShutdownReason,
+    SingletonManager, SingletonSettings,
 };
 use greylag_core::{NodeAddress, Uid, UniqueAddress};
 use greylag_testkit::deadlines::assert_moved;
@@ -178,7 +178,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(plan: Plan, sabotage: Option<Sabotage>) -> Self {
+    pub(super) fn new(plan: Plan, without: Option<Clause>) -> Self {
         let places = plan.places;
         let spots = plan.hosts();
         let resolver = SbrSettings { strategy: plan.strategy.clone(), ..SbrSettings::default() };
@@ -186,7 +186,7 @@ impl World {
         let settings = ClusterSettings {
             proof_of_death,
             down_removal_margin: plan.margin.map_or(RemovalMargin::Derive, RemovalMargin::Fixed),
-            sabotage,
+            omissions: Omissions::of(without),
             ..ClusterSettings::default().with_roles(["worker"])
         };
         let settings = if plan.resolver { settings.with_resolver(resolver) } else { settings };
@@ -209,7 +209,7 @@ impl World {
             steps: 0,
             faults: 0,
             begun: 0,
-            checks: Checks::new(&plan, sabotage != Some(Sabotage::MovedName)),
+            checks: Checks::new(&plan, without != Some(Clause::MovedName)),
             leases: Leases::default(),
             trace: None,
             base: Instant::now(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use greylag_ddata::{DurableSettings, ReadLevel, ReplicaStatus, ReplicatorSettings, Sabotage, WriteLevel};
+use greylag_ddata::{Clause, DurableSettings, Omissions, ReadLevel, ReplicaStatus, ReplicatorSettings, WriteLevel};
 use greylag_testkit::network::Link;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -37,7 +37,7 @@ fn traits(seed: u64) -> Traits {
     }
 }
 
-fn arrangement(seed: u64, sabotage: &'static [Sabotage]) -> Arrangement {
+fn arrangement(seed: u64, omissions: Omissions) -> Arrangement {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x5eed);
     let forgets = traits(seed).forgets;
     let keys = match seed % 3 {
@@ -64,7 +64,7 @@ fn arrangement(seed: u64, sabotage: &'static [Sabotage]) -> Arrangement {
         max_pruning_dissemination: if forgets { 6_000 * MS } else { 200 * MS },
         pruning_marker_time_to_live: life,
         durable: DurableSettings { keys, pruning_marker_time_to_live: life, ..DurableSettings::default() },
-        sabotage,
+        omissions,
         ..ReplicatorSettings::default()
     };
     Arrangement {
@@ -80,16 +80,13 @@ fn arrangement(seed: u64, sabotage: &'static [Sabotage]) -> Arrangement {
 }
 
 /// Plays one history.
-pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> World {
+pub(super) fn history(seed: u64, without: Option<Clause>, story: bool) -> World {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xacc);
     let members = rng.random_range(3..=5);
     let traits = traits(seed);
-    let sabotage: &[Sabotage] = match sabotage {
-        [] if traits.disordered => &[Sabotage::Gap],
-        [Sabotage::ClaimStart] if traits.disordered => &[Sabotage::ClaimStart, Sabotage::Gap],
-        chosen => chosen,
-    };
-    let mut world = World::new(seed, arrangement(seed, sabotage), members);
+    let gap = traits.disordered && matches!(without, None | Some(Clause::ClaimStart));
+    let omissions = Omissions::of(without.into_iter().chain(gap.then_some(Clause::Gap)));
+    let mut world = World::new(seed, arrangement(seed, omissions), members);
     world.is_ordered = !traits.disordered;
     world.story = story.then(Vec::new);
     for _ in 0..rng.random_range(30..100) {
@@ -122,7 +119,7 @@ pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> 
 
 /// A world of a few members without any faults.
 pub(super) fn quiet(seed: u64) -> World {
-    World::new(seed, arrangement(seed, &[]), 3 + usize::try_from(seed % 3).expect("it is small"))
+    World::new(seed, arrangement(seed, Omissions::default()), 3 + usize::try_from(seed % 3).expect("it is small"))
 }
 
 impl World {

@@ -9,7 +9,9 @@
 
 use std::time::Duration;
 
-use greylag_ddata::{DurableSettings, Lifecycle, ReplicaStatus, ReplicatorSettings, Sabotage, StopReason, WriteLevel};
+use greylag_ddata::{
+    Clause, DurableSettings, Lifecycle, Omissions, ReplicaStatus, ReplicatorSettings, StopReason, WriteLevel,
+};
 use greylag_testkit::network::Link;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -39,7 +41,7 @@ struct Plan {
     joins_at_once: bool,
 }
 
-fn arrangement(rng: &mut ChaCha8Rng, sabotage: &'static [Sabotage]) -> Arrangement {
+fn arrangement(rng: &mut ChaCha8Rng, without: Option<Clause>) -> Arrangement {
     let durable = DurableSettings { pruning_marker_time_to_live: LIFE, ..DurableSettings::of(["*"]) };
     let settings = ReplicatorSettings {
         gossip_interval: GOSSIP,
@@ -51,7 +53,7 @@ fn arrangement(rng: &mut ChaCha8Rng, sabotage: &'static [Sabotage]) -> Arrangeme
         max_pruning_dissemination: SPREAD,
         pruning_marker_time_to_live: LIFE,
         durable,
-        sabotage,
+        omissions: Omissions::of(without),
         ..ReplicatorSettings::default()
     };
     let lag = if rng.random_bool(0.5) { Duration::ZERO } else { rng.random_range(0..60) * MS };
@@ -69,7 +71,7 @@ fn arrangement(rng: &mut ChaCha8Rng, sabotage: &'static [Sabotage]) -> Arrangeme
 }
 
 /// Plays one history.
-pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> World {
+pub(super) fn history(seed: u64, without: Option<Clause>, story: bool) -> World {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x9a7e);
     let plan = Plan {
         has_old_stores: !seed.is_multiple_of(5),
@@ -81,7 +83,7 @@ pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> 
         joins_at_once: rng.random_bool(0.5),
     };
     let members = rng.random_range(3..=4);
-    let mut world = World::new(seed, arrangement(&mut rng, sabotage), members);
+    let mut world = World::new(seed, arrangement(&mut rng, without), members);
     if story {
         world.story = Some(vec![format!("{members} members, {plan:?}")]);
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use greylag_crdt::{Markers, Performed};
 use greylag_ddata::{
-    DurableSettings, Envelope, Input, KeyId, Message, ReadReply, ReplicaStatus, ReplicatorSettings, Sabotage,
+    Clause, DurableSettings, Envelope, Input, KeyId, Message, Omissions, ReadReply, ReplicaStatus, ReplicatorSettings,
     WriteLevel,
 };
 use greylag_testkit::network::Link;
@@ -113,7 +113,7 @@ impl Copies {
     }
 }
 
-fn arrangement(rng: &mut ChaCha8Rng, forgets: bool, sabotage: &'static [Sabotage]) -> Arrangement {
+fn arrangement(rng: &mut ChaCha8Rng, forgets: bool, without: Option<Clause>) -> Arrangement {
     let life = if forgets { LIFE } else { 3_600_000 * MS };
     let settings = ReplicatorSettings {
         gossip_interval: GOSSIP,
@@ -125,7 +125,7 @@ fn arrangement(rng: &mut ChaCha8Rng, forgets: bool, sabotage: &'static [Sabotage
         max_pruning_dissemination: SPREAD,
         pruning_marker_time_to_live: life,
         durable: DurableSettings { pruning_marker_time_to_live: life, ..DurableSettings::default() },
-        sabotage,
+        omissions: Omissions::of(without),
         ..ReplicatorSettings::default()
     };
     let lag = if rng.random_bool(0.5) { Duration::ZERO } else { rng.random_range(0..100) * MS };
@@ -142,7 +142,7 @@ fn arrangement(rng: &mut ChaCha8Rng, forgets: bool, sabotage: &'static [Sabotage
 }
 
 /// Plays one history.
-pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> World {
+pub(super) fn history(seed: u64, without: Option<Clause>, story: bool) -> World {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x9127);
     let count = PRUNING_EVENTS.len() as u64;
     let main = PRUNING_EVENTS[usize::try_from(seed % count).expect("a few")];
@@ -153,11 +153,11 @@ pub(super) fn history(seed: u64, sabotage: &'static [Sabotage], story: bool) -> 
             events.insert(at, PRUNING_EVENTS[rng.random_range(0..PRUNING_EVENTS.len())]);
         }
     }
-    played(rng, seed, main, &events, sabotage, story)
+    played(rng, seed, main, &events, without, story)
 }
 
 /// Plays one history in which the counter expires at some processes while another event happens.
-pub(super) fn births(seed: u64, sabotage: &'static [Sabotage], story: bool) -> World {
+pub(super) fn births(seed: u64, without: Option<Clause>, story: bool) -> World {
     let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xb127);
     let others = [
         PruningEvent::Updates,
@@ -170,7 +170,7 @@ pub(super) fn births(seed: u64, sabotage: &'static [Sabotage], story: bool) -> W
     let other = others[rng.random_range(0..others.len())];
     let events = [PruningEvent::Expires, other, PruningEvent::Expires];
     let from = rng.random_range(0..2);
-    played(rng, seed, events[from], &events[from..], sabotage, story)
+    played(rng, seed, events[from], &events[from..], without, story)
 }
 
 fn played(
@@ -178,12 +178,12 @@ fn played(
     seed: u64,
     main: PruningEvent,
     events: &[PruningEvent],
-    sabotage: &'static [Sabotage],
+    without: Option<Clause>,
     story: bool,
 ) -> World {
     let forgets = events.contains(&PruningEvent::LongAway);
     let members = rng.random_range(3..=4) + usize::from(main == PruningEvent::MemberVanishes);
-    let mut world = World::new(seed, arrangement(&mut rng, forgets, sabotage), members);
+    let mut world = World::new(seed, arrangement(&mut rng, forgets, without), members);
     if story {
         world.story = Some(vec![format!("{members} members, {events:?}")]);
     }

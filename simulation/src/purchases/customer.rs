@@ -8,7 +8,7 @@ use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::sharding_consumer::{
     DeliveryHandle, Effect, Input, ShardingConsumer, ShardingConsumerSettings,
 };
-use greylag_delivery::{ControllerRef, Epoch, ProducerStopped, SequencedBatch, Upstream};
+use greylag_delivery::{Clause, ControllerRef, Epoch, ProducerStopped, SequencedBatch, Upstream};
 use greylag_persistence::{
     Action, EntityCore, EntityInit, Incarnation, Input as CoreInput, PhaseName, StoreAnswer, StoreCall,
 };
@@ -88,7 +88,7 @@ impl Customer {
     ) -> (Self, HandlerRequests) {
         let outcomes = Outcomes::default();
         let id = format!("Customer|{number}").parse().expect("an id");
-        let account = Account { id, outcomes: outcomes.clone(), forgets: settings.link.sabotage.is_some() };
+        let account = Account { id, outcomes: outcomes.clone(), forgets: settings.link.omissions.has(Clause::Marks) };
         let mut actions = Vec::new();
         let core = EntityCore::start(account.stored(), init, now, &mut actions).expect("settings for tests work");
         let mut customer = Self {

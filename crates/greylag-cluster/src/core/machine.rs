@@ -48,7 +48,7 @@ use crate::membership::message::Message;
 use crate::membership::shutdown::ShutdownReason;
 use crate::membership::view::MembershipView;
 use crate::settings::ClusterSettings;
-use crate::testing::sabotage::Sabotage;
+use crate::testing::omissions::Clause;
 
 /// The membership machine of one node. Becomes a member only when told to join.
 #[derive(Debug)]
@@ -173,7 +173,7 @@ impl ClusterCore {
             Input::LinkLost(peer) => self.on_link_lost(now, peer, out),
             Input::DialRefused(peer) => self.on_proof(now, ProofInput::Refused(peer), out),
             Input::DialAnswered(peer) => self.on_proof(now, ProofInput::Answered(peer), out),
-            Input::DialFailed(peer) if self.omits(Sabotage::TimeoutIsRefusal) => {
+            Input::DialFailed(peer) if self.omits(Clause::TimeoutIsRefusal) => {
                 self.on_proof(now, ProofInput::Refused(peer), out);
             }
             Input::DialFailed(peer) => self.on_proof(now, ProofInput::Failed(peer), out),
@@ -189,9 +189,8 @@ impl ClusterCore {
         debug_assert!(self.state.gossip().is_sound(), "{:?}", self.state.gossip());
     }
 
-    /// Whether a simulation has disabled this clause.
-    fn omits(&self, clause: Sabotage) -> bool {
-        self.settings.sabotage == Some(clause)
+    fn omits(&self, clause: Clause) -> bool {
+        self.settings.omissions.has(clause)
     }
 
     fn on_command(&mut self, now: Instant, command: Command, out: &mut Vec<Effect>) {
@@ -377,7 +376,7 @@ impl ClusterCore {
             return;
         }
         self.address_claims.on_members(members);
-        if !self.omits(Sabotage::MovedName) {
+        if !self.omits(Clause::MovedName) {
             out.push(Effect::Holders(members.clone()));
         }
     }

@@ -26,7 +26,7 @@ use crate::gossip::state::{ConfirmedExits, Gossip};
 use crate::membership::member::{Member, MemberStatus};
 use crate::settings::{DownAllWhenUnstable, SbrSettings, Strategy};
 use crate::singleton::lease_outcome::LeaseOutcome;
-use crate::testing::sabotage::Sabotage;
+use crate::testing::omissions::{Clause, Omissions};
 
 use lease::{Answered, ResolverLease};
 use picture::effective;
@@ -78,7 +78,7 @@ pub struct Sbr {
     unstable: Option<Unstable>,
     tick_at: Instant,
     lease: ResolverLease,
-    sabotage: Option<Sabotage>,
+    omissions: Omissions,
 }
 
 impl Sbr {
@@ -98,14 +98,14 @@ impl Sbr {
             unstable: None,
             tick_at: now,
             lease: ResolverLease::default(),
-            sabotage: None,
+            omissions: Omissions::default(),
         }
     }
 
-    /// Omits a clause, for simulations that test their checkers.
-    pub(crate) fn sabotaged(mut self, sabotage: Option<Sabotage>) -> Self {
-        self.sabotage = sabotage;
-        if sabotage == Some(Sabotage::StableAfter) {
+    /// Omits clauses, in simulations.
+    pub(crate) fn omitting(mut self, omissions: Omissions) -> Self {
+        self.omissions = omissions;
+        if omissions.has(Clause::StableAfter) {
             self.settings.stable_after = Duration::ZERO;
         }
         self
@@ -452,7 +452,7 @@ impl Sbr {
         let (now, since, accused) = (&self.gossip.seen, &self.seen_since, &self.seen_accused);
         let seen_by = SeenBy { now: now.to_set(), since: since.to_set(), accused: accused.to_set() };
         let mut picture = Picture::new(self.node.clone(), members, records, seen_by, exits);
-        picture.without_recheck = self.sabotage == Some(Sabotage::Recheck);
+        picture.omissions = self.omissions;
         picture
     }
 }

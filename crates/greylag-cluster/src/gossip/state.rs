@@ -128,7 +128,7 @@ impl Gossip {
         self.merge(other, true)
     }
 
-    /// Merges so that removed members come back: sabotage that scenario 74 must notice.
+    /// Merges so that removed members come back: an omission that scenario 74 must notice.
     pub(crate) fn merged_without_tombstones(&self, other: &Self) -> Merged {
         self.merge(other, false)
     }

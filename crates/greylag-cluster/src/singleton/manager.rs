@@ -27,7 +27,7 @@ use super::{Kind, SingletonMessage};
 use crate::membership::member::MemberStatus;
 use crate::membership::view::MembershipView;
 use crate::settings::{ClusterSettings, ProofOfDeath, SingletonSettings};
-use crate::testing::sabotage::Sabotage;
+use crate::testing::omissions::Clause;
 
 use clearance::Clearance;
 use instance::Instance;
@@ -59,14 +59,14 @@ impl SingletonManager {
     /// A manager that has seen nothing of the cluster.
     pub fn new(node: UniqueAddress, settings: &SingletonSettings, cluster: &ClusterSettings) -> Self {
         let mut margin = settings.removal_margin.unwrap_or_else(|| cluster.removal_margin());
-        if cluster.sabotage == Some(Sabotage::Margin) {
+        if cluster.omissions.has(Clause::Margin) {
             margin = Duration::ZERO;
         }
         let least_retries = settings.min_number_of_hand_over_retries;
         Self {
             state: ManagerState::Start,
             roster: Roster::new(node.clone(), settings.role.clone(), margin, cluster.proof_of_death),
-            clearance: Clearance::new(cluster.sabotage == Some(Sabotage::Clearance)),
+            clearance: Clearance::new(cluster.omissions),
             instance: Instance::new(settings.use_lease.then_some(settings.lease_retry_interval)),
             retries: Retries::new(settings.hand_over_retry_interval, least_retries, margin),
             claimants: BTreeMap::new(),

@@ -48,11 +48,11 @@ struct Model {
 }
 
 impl Model {
-    fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
+    fn new(seed: u64, without: Option<Clause>) -> Self {
         let mut model = Self {
             rng: ChaCha8Rng::seed_from_u64(seed),
             now: Instant::now(),
-            settings: ClusterSettings { sabotage, ..ClusterSettings::default() },
+            settings: ClusterSettings { omissions: Omissions::of(without), ..ClusterSettings::default() },
             members: BTreeMap::new(),
             tombstones: BTreeMap::new(),
             log: Vec::new(),
@@ -415,11 +415,11 @@ fn never_two_instances_whoever_leaves_crashes_restarts_or_is_cut_off() {
 /// Source: cluster P3a, scenario 74.
 #[test]
 fn asking_only_the_latest_predecessor_makes_two() {
-    assert!((0..500).any(|seed| Model::new(seed, Some(Sabotage::Clearance)).run().0), "no run with two instances");
+    assert!((0..500).any(|seed| Model::new(seed, Some(Clause::Clearance)).run().0), "no run with two instances");
 }
 
 /// Source: cluster P6, scenario 74.
 #[test]
 fn starting_without_the_margin_makes_two() {
-    assert!((0..500).any(|seed| Model::new(seed, Some(Sabotage::Margin)).run().0), "no run with two instances");
+    assert!((0..500).any(|seed| Model::new(seed, Some(Clause::Margin)).run().0), "no run with two instances");
 }

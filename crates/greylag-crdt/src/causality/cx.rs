@@ -1,5 +1,6 @@
 //! The context of an update: what a closure may ask of the replica that it runs on.
 
+use crate::causality::omissions::{Clause, Omissions};
 use crate::causality::replica::{Dot, DotSource, ReplicaId, SlotId, WriterKey};
 use crate::data::{EntryMark, Home};
 
@@ -13,28 +14,13 @@ pub struct UpdateCx<'a> {
     /// Where the updated value lives, and the start floor: the source's value when this replicator started.
     entry: Option<(Home, u64)>,
     reserved: &'a [(u64, u64)],
-    omitted: OmittedClauses,
-}
-
-/// Clauses left out on purpose, so that simulations prove that their checkers find the omission. Source: ddata scenario
-/// 86.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, Default)]
-pub struct OmittedClauses {
-    /// Deltas do not say what they supersede (ddata K7).
-    pub removal_context: bool,
-    /// Claims include what former replicators of the process drew (ddata K7).
-    pub start_floor: bool,
-    /// Claims begin at the start floor, whatever the entry has seen (ddata K7).
-    pub claim_start: bool,
-    /// A counter goes on in the slot of the entry's former life (ddata Y4).
-    pub birth: bool,
+    omissions: Omissions,
 }
 
 impl<'a> UpdateCx<'a> {
     /// A context for updates outside of a replicator: dots are drawn, no other number is claimed.
     pub fn new(source: &'a DotSource, replica: ReplicaId, writer: &'a WriterKey, wall_ms: i64) -> Self {
-        Self { source, replica, writer, wall_ms, entry: None, reserved: &[], omitted: OmittedClauses::default() }
+        Self { source, replica, writer, wall_ms, entry: None, reserved: &[], omissions: Omissions::default() }
     }
 
     /// A context for an update of one entry, in a replicator whose process had drawn `start_floor` numbers when it
@@ -49,16 +35,16 @@ impl<'a> UpdateCx<'a> {
         self
     }
 
-    /// Leaves clauses out.
+    /// Omits clauses, in simulations.
     #[doc(hidden)]
     #[must_use]
-    pub fn omit_clauses(mut self, omitted: OmittedClauses) -> Self {
-        self.omitted = omitted;
+    pub fn omitting(mut self, omissions: Omissions) -> Self {
+        self.omissions = omissions;
         self
     }
 
-    pub(crate) fn omitted(&self) -> OmittedClauses {
-        self.omitted
+    pub(crate) fn omits(&self, clause: Clause) -> bool {
+        self.omissions.has(clause)
     }
 
     /// The replica that updates.
@@ -72,7 +58,7 @@ impl<'a> UpdateCx<'a> {
     /// A6, Y4.
     #[inline]
     pub fn slot(&self) -> SlotId {
-        let birth = if self.omitted.birth { 0 } else { self.actor().1 };
+        let birth = if self.omits(Clause::Birth) { 0 } else { self.actor().1 };
         SlotId::new(self.replica, birth)
     }
 

@@ -17,6 +17,7 @@ use triomphe::Arc;
 
 use crate::causality::context::Context;
 use crate::causality::cx::UpdateCx;
+use crate::causality::omissions::Clause;
 use crate::causality::replica::ReplicaId;
 use crate::data::{Change, Grew, Home, Lineage, Tracker};
 use crate::encoding::cached_digest::CachedDigest;
@@ -118,12 +119,12 @@ impl<S: Store> Causal<S> {
     /// The start floor, if `cx` is of the entry that this value is bound to.
     fn floor(&self, cx: &UpdateCx<'_>) -> Option<u64> {
         let floor = cx.start_floor(self.home.map(|home| home.entry))?;
-        Some(if cx.omitted().start_floor { 0 } else { floor })
+        Some(if cx.omits(Clause::StartFloor) { 0 } else { floor })
     }
 
     /// The highest number of the updating replica that this context has seen.
     fn claimed_up_to(&self, cx: &UpdateCx<'_>) -> u64 {
-        if cx.omitted().claim_start { 0 } else { self.context.highest(cx.replica()) }
+        if cx.omits(Clause::ClaimStart) { 0 } else { self.context.highest(cx.replica()) }
     }
 
     fn join_fragment(&mut self, fragment: &Fragment<S>) -> Grew {
@@ -322,7 +323,7 @@ impl<S: Store> Host<S> for Causal<S> {
         drawn.dots().iter().chain(&superseded).for_each(|dot| context.insert(*dot));
         self.settle(changes, cx.last_drawn());
         Arc::make_mut(&mut self.context).union(&context);
-        if cx.omitted().removal_context {
+        if cx.omits(Clause::RemovalContext) {
             superseded.iter().for_each(|dot| context.remove_range(dot.replica, dot.number, dot.number));
         }
         let fragment = Box::new(Fragment { store, context, scope, forgotten });

@@ -1,14 +1,14 @@
 //! Settings of a replicator.
 
 pub(crate) mod durable;
-pub(crate) mod sabotage;
+pub(crate) mod omissions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::api::error::StartError;
 use crate::api::settings::durable::{DurableSettings, covers};
-use crate::api::settings::sabotage::Sabotage;
+use crate::api::settings::omissions::{Clause, Omissions};
 use crate::messages::message::MAX_ITEMS;
 
 /// Settings of one replicator. The default times suit a production LAN. Source: ddata §8.
@@ -109,9 +109,9 @@ pub struct ReplicatorSettings {
     pub dot_floor: Option<DotFloor>,
     /// For fixed lists only: how long a silent peer counts as reachable. Default 5 s.
     pub unreachable_after: Duration,
-    /// Clauses left out, for simulations that prove their checkers.
+    /// Clauses to omit, in simulations.
     #[doc(hidden)]
-    pub sabotage: &'static [Sabotage],
+    pub omissions: Omissions,
 }
 
 /// The greatest time in settings: times are added to clocks, which do not reach as far as a `Duration`.
@@ -174,7 +174,7 @@ impl Default for ReplicatorSettings {
             encode_cache_time_to_live: Duration::from_secs(10),
             dot_floor: None,
             unreachable_after: Duration::from_secs(5),
-            sabotage: &[],
+            omissions: Omissions::default(),
         }
     }
 }
@@ -194,8 +194,8 @@ impl ReplicatorSettings {
         }
     }
 
-    pub(crate) fn omits(&self, clause: Sabotage) -> bool {
-        self.sabotage.contains(&clause)
+    pub(crate) fn omits(&self, clause: Clause) -> bool {
+        self.omissions.has(clause)
     }
 
     /// How long markers beside this entry live.

@@ -6,7 +6,7 @@ use greylag_core::UniqueAddress;
 use super::members::MemberStanding;
 use super::starts::{Start, Starts};
 use super::{Gate, GateEffect, GateState, Moment};
-use crate::api::settings::sabotage::Sabotage;
+use crate::api::settings::omissions::Clause;
 
 impl Gate {
     /// Makes the start if it falls to this replicator.
@@ -43,7 +43,7 @@ impl Gate {
             return None;
         }
         let own = self.own_standing(wall_ms);
-        if self.omits(Sabotage::EveryStart) && own.is_closed() {
+        if self.omits(Clause::EveryStart) && own.is_closed() {
             return Some(Some(own.time()));
         }
         let others: Vec<&MemberStanding> = self.members.unrefused().collect();

@@ -30,7 +30,7 @@ use crate::api::key::{Key, KeyId};
 use crate::api::metrics::Metrics;
 use crate::api::read::Lifecycle;
 use crate::api::settings::ReplicatorSettings;
-use crate::api::settings::sabotage::Sabotage;
+use crate::api::settings::omissions::Clause;
 use crate::api::stats::Stats;
 use crate::data::entries::{Data, Entry, RemovedEntry};
 use crate::data::subscriptions::Subscriptions;
@@ -180,7 +180,7 @@ impl ReplicatorCore {
         let mut effects = Vec::new();
         self.local.gate.on_wall(wall_ms, &mut effects);
         let settings = &self.local.settings;
-        if by_ms > millis(settings.max_clock_skew) && !settings.omits(Sabotage::Horizon) {
+        if by_ms > millis(settings.max_clock_skew) && !settings.omits(Clause::Horizon) {
             self.local.set_times(now, TimeChange::Bound);
             if effects.is_empty() {
                 effects.push(GateEffect::ClockWentBack { by_ms });

@@ -26,7 +26,7 @@ use crate::api::event::ReplicatorEvent;
 use crate::api::key::KeyId;
 use crate::api::read::{Lifecycle, Read};
 use crate::api::settings::ReplicatorSettings;
-use crate::api::settings::sabotage::Sabotage;
+use crate::api::settings::omissions::Clause;
 use crate::data::entries::{Data, Entries};
 use crate::data::tree::{Sixteenths, Sum};
 use crate::data::types::TypeTable;
@@ -112,7 +112,7 @@ impl LocalReplica {
     /// The bounds of wall times at present.
     pub(super) fn bounds(&self, now: Instant) -> Bounds {
         let now_ms = self.wall.ms(now);
-        let latest_ms = match self.settings.omits(Sabotage::Horizon) {
+        let latest_ms = match self.settings.omits(Clause::Horizon) {
             true => i64::MAX,
             false => now_ms.saturating_add(millis(self.settings.max_clock_skew)),
         };
@@ -239,7 +239,7 @@ impl LocalReplica {
     /// Sends a message, or holds it back for the store. Returns whether the gate allows it; if not, one of both may
     /// hold what the other has forgotten.
     pub(super) fn send_if_allowed(&mut self, to: UniqueAddress, mut message: Message, out: &mut Vec<Effect>) -> bool {
-        if self.settings.omits(Sabotage::DeltaMarkers) {
+        if self.settings.omits(Clause::DeltaMarkers) {
             message.forget_markers_of_deltas();
         }
         if message.is_exchange() {

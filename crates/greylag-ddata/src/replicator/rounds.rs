@@ -15,7 +15,7 @@ use super::local::LocalReplica;
 use crate::api::effect::Effect;
 use crate::api::key::KeyId;
 use crate::api::read::Lifecycle;
-use crate::api::settings::sabotage::Sabotage;
+use crate::api::settings::omissions::Clause;
 use crate::data::tree::{Prefix, Sixteenths, Sum};
 use crate::dissemination::sync::{Round, fill, keys_of};
 use crate::messages::message::{Listed, Message, RoundId};
@@ -633,5 +633,5 @@ impl Rounds {
 
 /// The own pruning rounds that the peer has shown to know. Source: ddata Z4.
 fn known_rounds(local: &LocalReplica, peer: &UniqueAddress, began: RoundsSnapshot) -> RoundsSnapshot {
-    if local.settings.omits(Sabotage::Shown) { began } else { local.pruning.collections.known_by(peer, &began) }
+    if local.settings.omits(Clause::Shown) { began } else { local.pruning.collections.known_by(peer, &began) }
 }

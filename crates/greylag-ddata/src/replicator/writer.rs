@@ -1,10 +1,10 @@
 //! The writer: under which names this replica's own updates are made.
 
 use greylag_core::UniqueAddress;
-use greylag_crdt::{DotSource, Home, OmittedClauses, ReplicaId, UpdateCx, WriterKey};
+use greylag_crdt::{DotSource, Home, ReplicaId, UpdateCx, WriterKey};
 
 use crate::api::settings::ReplicatorSettings;
-use crate::api::settings::sabotage::Sabotage;
+use crate::api::settings::omissions::Clause;
 use crate::pruning::Ranges;
 
 /// The names of this replica, and the source of the numbers that it draws.
@@ -56,12 +56,7 @@ impl Writer {
         wall_ms: i64,
     ) -> UpdateCx<'a> {
         let cx = UpdateCx::new(&self.numbers, self.replica, &self.key, wall_ms);
-        let reserved = if settings.omits(Sabotage::Reserved) { &[] } else { ranges.reserved() };
-        cx.for_entry(home, self.start_floor, reserved).omit_clauses(OmittedClauses {
-            removal_context: settings.omits(Sabotage::RemovalContext),
-            start_floor: settings.omits(Sabotage::StartFloor),
-            claim_start: settings.omits(Sabotage::ClaimStart),
-            birth: settings.omits(Sabotage::Birth),
-        })
+        let reserved = if settings.omits(Clause::Reserved) { &[] } else { ranges.reserved() };
+        cx.for_entry(home, self.start_floor, reserved).omitting(settings.omissions.of_updates())
     }
 }

@@ -17,7 +17,7 @@ use greylag_core::UniqueAddress;
 use crate::api::key::KeyId;
 use crate::api::settings::ReplicatorSettings;
 use crate::api::settings::durable::DurableSettings;
-use crate::api::settings::sabotage::Sabotage;
+use crate::api::settings::omissions::Clause;
 use crate::data::entries::{Data, Entry};
 use crate::data::types::{AnyData, TypeTable};
 use crate::storage::store::{LoadedRecord, StoreMeta, StoreOp};
@@ -136,7 +136,7 @@ impl Storing {
         let is_behind = settings.durable.write_behind_interval.is_some();
         Self {
             settings: settings.durable.clone(),
-            acknowledges_flushed: !is_behind && !settings.omits(Sabotage::Flush),
+            acknowledges_flushed: !is_behind && !settings.omits(Clause::Flush),
             is_on: false,
             tickets: 0,
             changes: BTreeMap::new(),

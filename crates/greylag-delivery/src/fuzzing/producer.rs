@@ -10,6 +10,7 @@ use super::input::{Input, Time};
 use super::samples::{controller, identity};
 use crate::ids::{ControllerRef, Epoch, SeqNr};
 use crate::machine::controller::{self, Controller, Effect, Message};
+use crate::machine::omissions::Omissions;
 use crate::machine::point_to_point::{PointToPoint, PointToPointSettings};
 use crate::machine::sharding_producer::{self, ShardingProducer};
 use crate::machine::storing::Storing;
@@ -49,6 +50,7 @@ fn point_to_point(time: &Time, out: &mut Vec<Effect<u64>>) -> PointToPoint<u64> 
         resend_first_interval: Duration::from_secs(1),
         resend_first_unconfirmed_idle_timeout: Duration::from_secs(10),
         clock: (0, time.now),
+        omissions: Omissions::default(),
     };
     PointToPoint::new(settings, Storing::in_memory(), time.now, out)
 }
@@ -68,6 +70,7 @@ fn work_pulling(time: &Time, out: &mut Vec<Effect<u64>>) -> WorkPulling<u64> {
         work_timeout: Some(Duration::from_secs(60)),
         seed: 1,
         clock: (0, time.now),
+        omissions: Omissions::default(),
     };
     WorkPulling::new(settings, Storing::in_memory(), time.now, out)
 }

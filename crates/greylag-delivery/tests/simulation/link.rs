@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use greylag_delivery::machine::consumer_link::{self, ConsumerLink, ConsumerLinkSettings, DeliveryKey};
-use greylag_delivery::machine::producer_link::{self, LinkMode, ProducerLink};
+use greylag_delivery::machine::producer_link::{self, LinkMode, ProducerLink, ProducerLinkSettings};
 use greylag_delivery::{
     BatchHeader, ControllerRef, Dedupe, DeliverySettings, Epoch, ProducerId, ProducerIdentity, SeqNr, SequencedMessage,
     StreamId, Upstream, Watermarks,
@@ -112,14 +112,15 @@ fn consumer_ref(number: u64) -> ControllerRef {
 
 fn link(settings: &DeliverySettings, without: Without, epoch: u64, now: Instant) -> ProducerLink<u64> {
     let identity = ProducerIdentity::stable(ProducerId::new("p").expect("a name"), STREAM, Epoch(epoch));
-    ProducerLink::new(settings.producer_link(LinkMode::PointToPoint, &identity), now).sabotaged(without.machine)
+    let settings = settings.producer_link(LinkMode::PointToPoint, &identity);
+    ProducerLink::new(ProducerLinkSettings { omissions: without.omissions(), ..settings }, now)
 }
 
 fn consumer(settings: &DeliverySettings, without: Without, number: u64) -> Consumer {
     let settings = settings.consumer_link(LinkMode::PointToPoint);
     Consumer {
         number,
-        link: ConsumerLink::new(ConsumerLinkSettings { sabotage: without.machine, ..settings }),
+        link: ConsumerLink::new(ConsumerLinkSettings { omissions: without.omissions(), ..settings }),
         watermarks: Watermarks::new(10, Duration::from_secs(3600)),
         delivered: Vec::new(),
         done: Vec::new(),

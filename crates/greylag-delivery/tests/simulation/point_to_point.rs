@@ -155,7 +155,7 @@ impl Simulation {
         let mut settings = draws::of_link(&mut world);
         settings.consumer.max_delivery_attempts = [0, 3][world.pick(2)];
         let mut consumer_settings = settings.consumer(LinkMode::PointToPoint);
-        Arc::make_mut(&mut consumer_settings.link).sabotage = without.machine;
+        Arc::make_mut(&mut consumer_settings.link).omissions = without.omissions();
         let storing_settings = draws::storing(&mut world);
         let mut simulation = Self {
             consumer: consumer(&consumer_settings, 1),
@@ -558,6 +558,7 @@ impl Simulation {
             resend_first_interval: self.settings.producer.resend_first_interval,
             resend_first_unconfirmed_idle_timeout: self.settings.producer.resend_first_unconfirmed_idle_timeout,
             clock: (1_000_000, self.world.now),
+            omissions: self.without.omissions(),
         };
         let storing = match &mut self.durable {
             Some(durable) => {
@@ -568,7 +569,6 @@ impl Simulation {
         };
         let mut effects = Vec::new();
         let machine = PointToPoint::new(settings, storing, self.world.now, &mut effects);
-        let machine = machine.sabotaged(self.without.machine);
         self.producers.insert(number, Producer { machine, session: 1, tick_at: None, has_ended: false });
         self.apply_effects(number, effects)?;
         self.tell_producer(number, Input::Start { session: 1 })

@@ -27,7 +27,7 @@ use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, Shardin
 use greylag_delivery::machine::sharding_producer::{self, RoutedMessage, ShardingProducer, ShardingProducerSettings};
 use greylag_delivery::machine::storing::{Call, End, StoringSettings, StoringState};
 use greylag_delivery::{
-    ControllerRef, Dedupe, DeliverySettings, Epoch, MessageId, ProducerId, ProducerIdentity, Sabotage, SeqNr,
+    Clause, ControllerRef, Dedupe, DeliverySettings, Epoch, MessageId, ProducerId, ProducerIdentity, SeqNr,
     SequencedBatch, StreamId, UpstreamMessage,
 };
 use greylag_testkit::deadlines::assert_moved;
@@ -243,13 +243,16 @@ impl Simulation {
         let messages = world.rng.random_range(20..=80);
         let input: Vec<usize> = (0..messages).map(|_| world.pick(entities)).collect();
         let mut consumer_settings = settings.sharding_consumer();
-        Arc::make_mut(&mut consumer_settings.link).sabotage = without.machine;
+        Arc::make_mut(&mut consumer_settings.link).omissions = without.omissions();
         let processing = Duration::from_millis(world.rng.random_range(0..=40));
         let entity = || Entity { journal: Vec::new(), poisoned: BTreeSet::new(), live: None, unrouted_until: None };
         let mut simulation = Self {
             producers: BTreeMap::new(),
             current: 0,
-            producer_settings: settings.sharding_producer(),
+            producer_settings: ShardingProducerSettings {
+                omissions: without.omissions(),
+                ..settings.sharding_producer()
+            },
             consumer_settings,
             entities: (0..entities).map(|_| entity()).collect(),
             input,
@@ -646,7 +649,6 @@ impl Simulation {
             }
             None => ShardingProducer::new(settings, ProducerIdentity::stable(id, STREAM, Epoch(number)), node, path),
         };
-        let machine = machine.sabotaged(self.without.machine);
         let met = BTreeSet::new();
         self.producers.insert(number, Producer { machine, tick_at: None, has_ended: false, permits: 0, met });
         self.tell_producer(number, sharding_producer::Input::Start)
@@ -728,7 +730,7 @@ impl Simulation {
         let total = handle.id.seq_nr.get();
         let is_known = self.entities[entity].journal.iter().any(|(_, applied)| *applied >= total);
         let trouble = self.faults && self.world.chance(0.15);
-        if is_known && self.without.machine != Some(Sabotage::Marks) {
+        if is_known && !self.without.machine.contains(&Clause::Marks) {
             // The mark is checked again at the moment the handler would run.
             return self.confirm(entity, handle);
         }

@@ -17,7 +17,8 @@ use greylag_delivery::machine::sharding_consumer::{self, DeliveryHandle, Shardin
 use greylag_delivery::machine::storing::{Call, Storing, StoringSettings};
 use greylag_delivery::machine::work_pulling::{ListedWorker, WorkPulling, WorkPullingSettings, WorkerSelection};
 use greylag_delivery::{
-    ControllerRef, Dedupe, DeliverySettings, Epoch, ProducerId, SeqNr, SequencedBatch, StreamId, UpstreamMessage,
+    ControllerRef, Dedupe, DeliverySettings, Epoch, Omissions, ProducerId, SeqNr, SequencedBatch, StreamId,
+    UpstreamMessage,
 };
 use greylag_testkit::deadlines::assert_moved;
 use rand::RngExt;
@@ -131,7 +132,7 @@ impl Simulation {
         let (durable, messages) = (world.chance(0.5), world.rng.random_range(10..=60));
         let processing = Duration::from_millis(world.rng.random_range(0..=40));
         let mut worker_settings = settings.worker();
-        Arc::make_mut(&mut worker_settings.link).sabotage = without.machine;
+        Arc::make_mut(&mut worker_settings.link).omissions = without.omissions();
         let storing_settings = draws::storing(&mut world);
         let unused = producer_settings(&settings, selection, 0, world.now);
         let producer = WorkPulling::new(unused, Storing::in_memory(), world.now, &mut Vec::new());
@@ -237,6 +238,7 @@ impl Simulation {
     fn start_producer(&mut self) -> Result<(), String> {
         self.number += 1;
         let settings = producer_settings(&self.settings, self.selection, self.number, self.world.now);
+        let settings = WorkPullingSettings { omissions: self.without.omissions(), ..settings };
         let storing = match &mut self.durable {
             Some(durable) => {
                 let controller =
@@ -247,8 +249,7 @@ impl Simulation {
             None => Storing::in_memory(),
         };
         let mut effects = Vec::new();
-        let producer = WorkPulling::new(settings, storing, self.world.now, &mut effects);
-        self.producer = producer.sabotaged(self.without.machine);
+        self.producer = WorkPulling::new(settings, storing, self.world.now, &mut effects);
         self.producer_tick = None;
         self.session = 1;
         self.apply_effects(effects)?;
@@ -584,5 +585,6 @@ fn producer_settings(
         work_timeout: settings.work_pulling.work_timeout,
         seed: number,
         clock: (1_000_000, now),
+        omissions: Omissions::default(),
     }
 }

@@ -7,7 +7,7 @@ use greylag_delivery::machine::controller::{Controller, Effect, Input, Message, 
 use greylag_delivery::machine::point_to_point::{PointToPoint, PointToPointSettings};
 use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::storing::Storing;
-use greylag_delivery::{Epoch, ProducerId, StreamId, UpstreamMessage};
+use greylag_delivery::{Epoch, Omissions, ProducerId, StreamId, UpstreamMessage};
 use greylag_testkit::transcript::{Case, duration};
 
 use crate::support::producer::seconds;
@@ -34,6 +34,7 @@ impl PointToPointWorld {
             resend_first_interval: settings.producer.resend_first_interval,
             resend_first_unconfirmed_idle_timeout: settings.producer.resend_first_unconfirmed_idle_timeout,
             clock: (1_000_000, now),
+            omissions: Omissions::default(),
         };
         let storing =
             if case.flag("durable") { Storing::durable(storing::settings(case)) } else { Storing::in_memory() };

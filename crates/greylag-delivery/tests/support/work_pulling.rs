@@ -8,7 +8,7 @@ use greylag_delivery::machine::controller::{Controller, Effect, Input};
 use greylag_delivery::machine::producer_link::Frames;
 use greylag_delivery::machine::storing::Storing;
 use greylag_delivery::machine::work_pulling::{ListedWorker, WorkPulling, WorkPullingSettings, WorkerSelection};
-use greylag_delivery::{ControllerRef, Epoch, ProducerId, StreamId, Upstream, UpstreamMessage};
+use greylag_delivery::{ControllerRef, Epoch, Omissions, ProducerId, StreamId, Upstream, UpstreamMessage};
 use greylag_testkit::transcript::{Case, duration};
 
 use crate::support::point_to_point::message;
@@ -44,6 +44,7 @@ impl WorkPullingWorld {
             work_timeout: case.duration("work_timeout"),
             seed: case.parse("seed").unwrap_or(1),
             clock: (1_000_000, now),
+            omissions: Omissions::default(),
         };
         let storing =
             if case.flag("durable") { Storing::durable(storing::settings(case)) } else { Storing::in_memory() };

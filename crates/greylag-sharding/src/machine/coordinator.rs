@@ -24,7 +24,7 @@ mod protocol;
 mod reconcile;
 pub mod replay;
 
-pub use self::config::{CoordinatorConfig, CoordinatorState, Sabotage};
+pub use self::config::{CoordinatorConfig, CoordinatorState};
 pub use self::machine::Coordinator;
 pub use self::protocol::{
     CoordinatorEvent, Effect, HandOffPhase, Input, Meta, StateEvent, StopReason, StoredHome, StoredState,

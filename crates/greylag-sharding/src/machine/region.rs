@@ -28,7 +28,7 @@ mod report;
 mod requests;
 mod routing;
 
-pub use self::config::{RegionConfig, RegionState, Sabotage};
+pub use self::config::{RegionConfig, RegionState};
 pub use self::machine::Region;
 pub use self::orders::answer_without_region;
 pub use self::protocol::{Effect, Input, MessageInfo, Provenance, Returned, Route, Token};

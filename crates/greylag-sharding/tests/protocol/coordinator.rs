@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::machines::{fingerprint, up};
 use greylag_core::{Generation, UniqueAddress};
+use greylag_sharding::Omissions;
 use greylag_sharding::fingerprint::{Fingerprint, Mismatch, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::machine::coordinator::replay::Replay;
@@ -97,6 +98,7 @@ fn machine(effects: &mut Vec<Effect>, made: &Made<'_>) -> Coordinator {
         settings: ShardingSettings { state_store_mode: mode, min_regions, ..ShardingSettings::test() },
         down_removal_margin: margin,
         max_batch,
+        omissions: Omissions::default(),
     };
     Coordinator::new(config, effects)
 }

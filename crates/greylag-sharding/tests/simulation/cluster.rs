@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use greylag_cluster::AppVersion;
 use greylag_core::UniqueAddress;
+use greylag_sharding::Omissions;
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::machine::coordinator;
 use greylag_sharding::machine::membership::{MemberFacts, MemberPhase, Members};
@@ -74,13 +75,11 @@ impl<A: Application> World<A> {
             coordinator_role: String::new(),
             settings: Self::settings(),
             lane_of: Arc::new(|shard: &ShardId| Lane::ordinary((shard.index().unwrap_or(0) % 2) as u16)),
+            omissions: Omissions::of(self.sabotage.clause),
         };
         let mut region = Region::new(config, self.now());
         // Use small turns, so that a flush takes several, with other events in between.
         region.flush_in_turns_of(1 + node % 3);
-        if let Some(sabotage) = self.sabotage.region {
-            region.sabotage(sabotage);
-        }
         region
     }
 

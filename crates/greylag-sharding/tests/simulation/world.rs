@@ -36,6 +36,7 @@ use greylag_sharding::machine::region::{
 };
 use greylag_sharding::remember::RememberStore;
 use greylag_sharding::settings::ShardingSettings;
+use greylag_sharding::{Clause, Omissions};
 use greylag_testkit::deadlines::assert_moved;
 use greylag_testkit::network::{Happening, Link, Network, NodeId};
 use rand::RngExt;
@@ -327,8 +328,8 @@ impl Faults {
 
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sabotage {
-    pub(crate) region: Option<region::Sabotage>,
-    pub(crate) coordinator: Option<coordinator::Sabotage>,
+    /// The clause that the machines omit.
+    pub(crate) clause: Option<Clause>,
     /// Whether the cluster takes a new process at a member's address for the end of the old one, whatever its host.
     pub(crate) moved_name: bool,
     /// Whether the store accepts writes of every coordinator that ever claimed it.
@@ -811,13 +812,11 @@ impl<A: Application> World<A> {
             settings: ShardingSettings { state_store_mode: self.fingerprint.state_store_mode, ..Self::settings() },
             down_removal_margin: self.margin,
             max_batch: self.store.journal.as_ref().map_or(usize::MAX, |(_, max_batch)| *max_batch),
+            omissions: Omissions::of(self.sabotage.clause),
         };
         self.note(|| format!("n{node}: coordinator {incarnation} starts"));
         let mut effects = Vec::new();
-        let mut machine = Coordinator::new(config, &mut effects);
-        if let Some(sabotage) = self.sabotage.coordinator {
-            machine.sabotage(sabotage);
-        }
+        let machine = Coordinator::new(config, &mut effects);
         self.nodes[node].coordinator = Some((incarnation, machine));
         for effect in effects {
             self.coordinator_effect(node, incarnation, effect);

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::machines::{fingerprint, up};
 use greylag_core::UniqueAddress;
+use greylag_sharding::Omissions;
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::machine::coordinator::{Coordinator, CoordinatorConfig, Effect, Input, StateEvent, StoredState};
 use greylag_sharding::machine::membership::Members;
@@ -56,6 +57,7 @@ impl World {
             settings: ShardingSettings::default(),
             down_removal_margin: Duration::from_secs(1),
             max_batch: usize::MAX,
+            omissions: Omissions::default(),
         };
         let mut effects = Vec::new();
         let mut world = Self {

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use crate::common::machines::{fingerprint, up};
 use bytes::Bytes;
 use greylag_core::{Generation, UniqueAddress};
+use greylag_sharding::Omissions;
 use greylag_sharding::horizon::Horizon;
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::machine::coordinator::{
@@ -272,6 +273,7 @@ impl World {
             settings: settings(),
             down_removal_margin: Duration::from_secs(1),
             max_batch: usize::MAX,
+            omissions: Omissions::default(),
         };
         let mut deeds = Vec::new();
         self.coordinator = Some(Coordinator::new(config, &mut deeds));

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use greylag_cluster::AppVersion;
 use greylag_core::UniqueAddress;
+use greylag_sharding::Omissions;
 use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::machine::membership::{MemberFacts, MemberPhase, Members};
@@ -60,6 +61,7 @@ impl Harness {
             coordinator_role: String::new(),
             settings: ShardingSettings::test(),
             lane_of: Arc::new(|_| Lane::ordinary(0)),
+            omissions: Omissions::default(),
         };
         let facts = MemberFacts {
             phase: MemberPhase::Up,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::machines::{config, fingerprint, up};
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
+use greylag_sharding::Omissions;
 use greylag_sharding::ids::{RegionId, ShardId};
 use greylag_sharding::machine::coordinator::{
     Coordinator, CoordinatorConfig, CoordinatorState, Effect as Decision, Input as Fact, StateEvent, StopReason,
@@ -95,6 +96,7 @@ fn coordinator(incarnation: u64, decisions: &mut Vec<Decision>) -> Coordinator {
         settings: ShardingSettings::test(),
         down_removal_margin: Duration::from_secs(1),
         max_batch: usize::MAX,
+        omissions: Omissions::default(),
     };
     Coordinator::new(config, decisions)
 }

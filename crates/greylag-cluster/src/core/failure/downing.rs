@@ -98,7 +98,7 @@ impl DowningRule {
         let (sbr, provider) = match &settings.downing {
             Downing::None => (None, None),
             Downing::SplitBrainResolver(sbr) => {
-                (Some(Sbr::new(node.clone(), sbr.clone(), now).sabotaged(settings.sabotage)), None)
+                (Some(Sbr::new(node.clone(), sbr.clone(), now).omitting(settings.omissions)), None)
             }
             Downing::Custom(custom) => (None, Some(Provider::new(custom, node, now))),
         };

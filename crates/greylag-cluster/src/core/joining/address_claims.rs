@@ -192,7 +192,7 @@ pub(in crate::core) fn shared_addresses(gossip: &Gossip) -> BTreeSet<NodeAddress
     pairs.map(|pair| pair[0].address().clone()).collect()
 }
 
-/// Sabotage that scenario 76 must notice: the state in which the members at the joiner's address are Down, because
+/// An omission that scenario 76 must notice: the state in which the members at the joiner's address are Down, because
 /// their name was heard elsewhere. `None` if that is no change.
 pub(in crate::core) fn downed_for(state: &State, joiner: &UniqueAddress) -> Option<Gossip> {
     let mut gossip = Gossip::clone(state.gossip());

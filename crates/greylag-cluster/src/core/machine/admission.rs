@@ -23,7 +23,7 @@ use crate::membership::member::Member;
 use crate::membership::message::{CheckedConfig, Island, Message, PROTOCOL};
 use crate::membership::shutdown::ShutdownReason;
 use crate::settings::OnForeignCluster;
-use crate::testing::sabotage::Sabotage;
+use crate::testing::omissions::Clause;
 
 /// How long a joiner waits while its older incarnation is taken out (cluster M25).
 const DEFERRED_RETRY: Duration = Duration::from_secs(1);
@@ -351,7 +351,7 @@ impl ClusterCore {
                 out.push(Effect::AskWho(from.address().clone()));
                 out.push(deferred);
             }
-            Some(_) if self.omits(Sabotage::MovedName) => {
+            Some(_) if self.omits(Clause::MovedName) => {
                 if let Some(gossip) = address_claims::downed_for(&self.state, from) {
                     self.change(now, gossip, out);
                     self.gossip_to_many(out);

@@ -31,7 +31,7 @@ use crate::membership::member::{Member, MemberStatus};
 use crate::membership::message::Message;
 use crate::membership::shutdown::ShutdownReason;
 use crate::singleton::lease_outcome::LeaseOutcome;
-use crate::testing::sabotage::Sabotage;
+use crate::testing::omissions::Clause;
 
 /// The exchange of gossip.
 impl ClusterCore {
@@ -167,7 +167,7 @@ impl ClusterCore {
     }
 
     fn take_gossip(&mut self, now: Instant, from: &UniqueAddress, theirs: Arc<Gossip>, out: &mut Vec<Effect>) {
-        let merge = if self.omits(Sabotage::Tombstones) { Gossip::merged_without_tombstones } else { Gossip::merged };
+        let merge = if self.omits(Clause::Tombstones) { Gossip::merged_without_tombstones } else { Gossip::merged };
         let Some(mut merging) = self.exchange.merge(theirs, &self.state, merge) else { return };
         let marks_seen = self.marks_seen(&merging.gossip);
         let answer = merging.wants_answer(marks_seen);
@@ -401,7 +401,7 @@ impl ClusterCore {
 
     /// The conditions that keep the leader from acting; `None` if it may act.
     fn blockers(&self) -> Option<Blockers> {
-        if self.omits(Sabotage::Convergence) { None } else { self.state.blockers() }
+        if self.omits(Clause::Convergence) { None } else { self.state.blockers() }
     }
 
     /// Acts outside a tick, under the same conditions as in a tick.

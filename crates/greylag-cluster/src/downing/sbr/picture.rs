@@ -12,6 +12,7 @@ use greylag_core::UniqueAddress;
 
 use crate::downing::Verdict;
 use crate::membership::member::{Member, MemberStatus};
+use crate::testing::omissions::Omissions;
 
 /// An accusation: the observer (first) finds the subject (second) unreachable.
 pub type Record = (UniqueAddress, UniqueAddress);
@@ -43,8 +44,7 @@ pub struct Picture {
     /// Whether one member alone accuses others, and all of them have seen that: then they are reached, and the accuser
     /// is sick.
     is_one_against_the_reached: bool,
-    /// Whether to omit the pessimistic re-check, for simulations that test their checkers.
-    pub(crate) without_recheck: bool,
+    pub(super) omissions: Omissions,
 }
 
 impl Picture {
@@ -73,7 +73,7 @@ impl Picture {
             seen_by: seen_by.now,
             exits,
             is_one_against_the_reached,
-            without_recheck: false,
+            omissions: Omissions::default(),
         };
         picture.recompute_unreachable();
         picture

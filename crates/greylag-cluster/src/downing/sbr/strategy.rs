@@ -16,6 +16,7 @@ use super::why::Why;
 use crate::downing::Verdict;
 use crate::membership::member::{Member, MemberStatus};
 use crate::settings::Strategy;
+use crate::testing::omissions::Clause;
 
 /// A verdict, and its reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +96,7 @@ fn keep_majority(picture: &Picture, role: Option<&str>, tally: &Tally<'_>) -> Ru
     } else if ours < theirs || (tie && !tally.lowest_is_ours()) {
         Ruling::new(Verdict::DownReachable, Why::Minority { ours, theirs })
     } else {
-        let doubt = if picture.without_recheck { None } else { majority_in_doubt(picture, role) };
+        let doubt = if picture.omissions.has(Clause::Recheck) { None } else { majority_in_doubt(picture, role) };
         match doubt {
             None => Ruling::new(Verdict::DownUnreachable, Why::Majority { ours, theirs }),
             Some((least, most)) => Ruling::new(
@@ -161,7 +162,7 @@ fn keep_oldest(picture: &Picture, role: Option<&str>, down_if_alone: bool, tally
     if !oldest_survives(here, down_if_alone, ours, theirs) {
         return Ruling::new(Verdict::DownReachable, Why::OldestLost { oldest, here, ours, theirs });
     }
-    if !picture.without_recheck && oldest_in_doubt(picture, role, down_if_alone) {
+    if !picture.omissions.has(Clause::Recheck) && oldest_in_doubt(picture, role, down_if_alone) {
         return Ruling::new(Verdict::DownAll, Why::OldestInDoubt { oldest, here, ours, theirs });
     }
     Ruling::new(Verdict::DownUnreachable, Why::OldestKept { oldest, here, ours, theirs })

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use greylag_core::UniqueAddress;
 
 use super::roster::Roster;
+use crate::testing::omissions::{Clause, Omissions};
 
 /// What this node knows of those that may run the instance.
 #[derive(Debug, Default)]
@@ -23,25 +24,22 @@ pub(super) struct Clearance {
     /// Nodes that answered that their instance is ending.
     in_progress: BTreeSet<UniqueAddress>,
     attempt: u64,
-    /// The latest predecessor, if sabotage restricts the requests to it (see [`crate::Sabotage::Clearance`]).
-    latest_only: Option<Option<UniqueAddress>>,
+    omissions: Omissions,
 }
 
 impl Clearance {
-    /// `latest_only`: the sabotage that asks the latest predecessor alone.
-    pub(super) fn new(latest_only: bool) -> Self {
-        Self { latest_only: latest_only.then_some(None), ..Self::default() }
+    pub(super) fn new(omissions: Omissions) -> Self {
+        Self { omissions, ..Self::default() }
     }
 
     /// All nodes that may have run the instance and are not settled. `at_start`: this node was never up before. Source:
     /// cluster P3a.
     pub(super) fn unsettled(&self, roster: &Roster, at_start: bool) -> BTreeSet<UniqueAddress> {
         let is_settled = |address: &UniqueAddress| roster.is_settled(address) || self.cleared.contains(address);
-        if let Some(latest) = &self.latest_only {
-            return latest.iter().filter(|address| !is_settled(address)).cloned().collect();
-        }
         let mut previous = self.noted.clone();
-        previous.extend(roster.predecessors(at_start));
+        if !self.omissions.has(Clause::Clearance) {
+            previous.extend(roster.predecessors(at_start));
+        }
         previous.retain(|address| !is_settled(address));
         previous
     }
@@ -60,8 +58,8 @@ impl Clearance {
 
     /// Notes the node that is the oldest while this one is not.
     pub(super) fn on_oldest(&mut self, oldest: Option<UniqueAddress>) {
-        if let Some(latest) = &mut self.latest_only {
-            latest.clone_from(&oldest);
+        if self.omissions.has(Clause::Clearance) {
+            self.noted.clear();
         }
         self.noted.extend(oldest);
     }
@@ -82,7 +80,9 @@ impl Clearance {
     pub(super) fn on_may_start(&mut self, node: UniqueAddress) {
         self.cleared.remove(&node);
         self.asked.remove(&node);
-        self.noted.insert(node);
+        if !self.omissions.has(Clause::Clearance) {
+            self.noted.insert(node);
+        }
     }
 
     /// The number of the request to send to this node: that of the request under way, or a new one.
@@ -136,7 +136,7 @@ mod tests {
     #[test]
     fn an_answer_to_an_older_request_clears_nothing() {
         let node: UniqueAddress = "a:1#1".parse().unwrap();
-        let mut clearance = Clearance::new(false);
+        let mut clearance = Clearance::new(Omissions::default());
         let first = clearance.ask(&node);
         assert_eq!(clearance.ask(&node), first, "the request is repeated");
         let second = clearance.ask_anew(&node);

@@ -14,7 +14,7 @@ use greylag_crdt::{Digest, Home, Markers, MergeError, Performed, RemovedNodePrun
 use super::{Data, Entries, Entry, EntryContent, Merged};
 use crate::api::key::{KeyId, problem};
 use crate::api::settings::ReplicatorSettings;
-use crate::api::settings::sabotage::Sabotage;
+use crate::api::settings::omissions::{Clause, Omissions};
 use crate::data::envelope::{Content, Envelope};
 use crate::data::types::{AnyData, AnyType, TypeTable};
 use crate::dissemination::repair::{Deferred, Draft, Malformed};
@@ -29,8 +29,7 @@ pub(crate) struct Rules<'a> {
     pub(crate) max_bytes: usize,
     /// Markers that ended at this time or before may be forgotten.
     pub(crate) forgets_before: Option<i64>,
-    /// Whether a delta is refused if deltas before it are missing.
-    pub(crate) checks_gaps: bool,
+    pub(crate) omissions: Omissions,
     /// Whether versions of origins are kept, so that deltas of causal types can be joined.
     pub(crate) keeps_versions: bool,
 }
@@ -38,9 +37,8 @@ pub(crate) struct Rules<'a> {
 impl<'a> Rules<'a> {
     /// The rules by the settings.
     pub(crate) fn new(types: &'a TypeTable, settings: &ReplicatorSettings, forgets_before: Option<i64>) -> Self {
-        let checks_gaps = !settings.omits(Sabotage::Gap);
         let max_bytes = settings.max_entry_bytes.saturating_mul(4);
-        Self { types, max_bytes, forgets_before, checks_gaps, keeps_versions: settings.delta_enabled }
+        Self { types, max_bytes, forgets_before, omissions: settings.omissions, keeps_versions: settings.delta_enabled }
     }
 
     /// Whether the next tick would drop this marker from an entry that does not name its replica.
@@ -197,7 +195,7 @@ impl Entries {
                 }
                 return Ok(Merged::Done { changed: false });
             }
-            if item.prev > have && rules.checks_gaps {
+            if item.prev > have && !rules.omissions.has(Clause::Gap) {
                 return Ok(Merged::Gap { have, full: false });
             }
             prepared.versions.insert(origin, item.version);

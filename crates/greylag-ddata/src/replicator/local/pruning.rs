@@ -9,7 +9,7 @@ use super::LocalReplica;
 use crate::api::effect::Effect;
 use crate::api::event::ReplicatorEvent;
 use crate::api::key::KeyId;
-use crate::api::settings::sabotage::Sabotage;
+use crate::api::settings::omissions::Clause;
 use crate::data::entries::{Data, EntryContent, Rules};
 use crate::data::types::AnyData;
 use crate::dissemination::delta_log::{Record, RecordContent};
@@ -185,7 +185,7 @@ impl LocalReplica {
         let mut own = before.clone().unwrap_or_else(|| Performed::new(removed, self.writer.replica()));
         let Some(pruning) = value.pruning_mut() else { return false };
         pruning.prune(removed, self.pruning.ranges.of(removed), entry.born(), &mut own);
-        if self.settings.omits(Sabotage::MovedTo) {
+        if self.settings.omits(Clause::MovedTo) {
             own.moved.forget_owner_slots();
         }
         if before.as_ref().is_some_and(|before| (&before.ranges, &before.moved) == (&own.ranges, &own.moved))
@@ -195,7 +195,7 @@ impl LocalReplica {
         }
         own.performed_at = wall_ms;
         own.obsolete_at = Some(wall_ms.saturating_add(millis(self.settings.marker_life(key))));
-        if !self.settings.omits(Sabotage::Marker) {
+        if !self.settings.omits(Clause::Marker) {
             markers.add(&own);
         }
         markers.clean(pruning);

@@ -13,6 +13,7 @@ use crate::driver::sending::{Base, Links, MessageStorage, ProducerSink, RequestN
 use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
 use crate::ids::{ControllerRef, ProducerId, ProducerIdentity, SeqNr};
 use crate::machine::controller::ControllerStats;
+use crate::machine::omissions::Omissions;
 use crate::machine::point_to_point::{PointToPoint, PointToPointSettings};
 use crate::machine::storing::StoringState;
 use crate::settings::DeliverySettings;
@@ -140,6 +141,7 @@ fn machine_settings<T>(settings: &DeliverySettings, base: &Base<T>, now: Instant
         resend_first_interval: producer.resend_first_interval,
         resend_first_unconfirmed_idle_timeout: producer.resend_first_unconfirmed_idle_timeout,
         clock: (now_ms(), now),
+        omissions: Omissions::default(),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::driver::sending::{Base, Links, MessageStorage, ProducerSink, RequestN
 use crate::error::{ProducerError, SendError, StartError, TrySendError, Undelivered};
 use crate::ids::{ProducerId, ProducerIdentity, SeqNr, ServiceKey};
 use crate::machine::controller::ControllerStats;
+use crate::machine::omissions::Omissions;
 use crate::machine::storing::StoringState;
 use crate::machine::work_pulling::{WorkPulling, WorkPullingSettings, WorkerStats};
 use crate::settings::DeliverySettings;
@@ -248,6 +249,7 @@ fn machine_settings<T>(settings: &DeliverySettings, base: &Base<T>, now: Instant
         work_timeout: work.work_timeout,
         seed: uuid::Uuid::new_v4().as_u64_pair().0,
         clock: (now_ms(), now),
+        omissions: Omissions::default(),
     }
 }
 

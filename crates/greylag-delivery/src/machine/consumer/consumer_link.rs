@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
 use crate::machine::dedupe::{Attempts, Dedupe, Watermarks};
-use crate::machine::sabotage::Sabotage;
+use crate::machine::omissions::Clause;
 use crate::message::{BatchHeader, Content, SequencedMessage, Upstream};
 use answers::Answers;
 use arrivals::Arrivals;
@@ -305,13 +305,13 @@ impl<P: Content> ConsumerLink<P> {
 
     /// Requests missing frames again; `to` 0 means all frames from `from` on.
     fn ask_again(&self, from: u64, to: u64, out: &mut Vec<Effect<P>>) {
-        if Sabotage::leaves_resend(self.settings.sabotage) {
+        if !self.omits(Clause::Resend) {
             self.reply(Upstream::Resend { from, to }, out);
         }
     }
 
-    fn omits(&self, clause: Sabotage) -> bool {
-        self.settings.sabotage == Some(clause)
+    fn omits(&self, clause: Clause) -> bool {
+        self.settings.omissions.has(clause)
     }
 
     fn request(&self, via_timeout: bool) -> Upstream {

@@ -20,7 +20,7 @@ use greylag_core::UniqueAddress;
 use crate::ids::{ControllerRef, Epoch, ProducerId, StreamId};
 use crate::machine::consumer_link::{self, ConsumerCounters};
 use crate::machine::dedupe::{Dedupe, Watermarks};
-use crate::machine::sabotage::Sabotage;
+use crate::machine::omissions::Clause;
 use crate::message::{Content, SequencedBatch, Upstream};
 use streams::Streams;
 
@@ -167,7 +167,7 @@ impl<P: Content> ShardingConsumer<P> {
         for (stream, total, attempts) in handover.attempts {
             self.watermarks.remember_attempts(stream, total, attempts);
         }
-        if self.settings.link.sabotage != Some(Sabotage::Marks) {
+        if !self.settings.link.omissions.has(Clause::Marks) {
             self.watermarks.merge(handover.left_at, &handover.confirmed);
         }
     }
@@ -238,7 +238,7 @@ impl<P: Content> ShardingConsumer<P> {
     }
 
     fn on_start(&mut self, now: Instant, dedupe: Dedupe, out: &mut Vec<Effect<P>>) {
-        if self.settings.link.sabotage != Some(Sabotage::Marks) {
+        if !self.settings.link.omissions.has(Clause::Marks) {
             self.watermarks.merge(now, &dedupe);
         }
         match self.life {

@@ -21,8 +21,8 @@ use std::time::{Duration, Instant};
 use super::admission::{Admission, Waiter};
 use crate::ids::{ControllerRef, Epoch, ProducerId, SeqNr, StreamId};
 use crate::machine::controller::{Controller, ControllerStats, Effect, Failure, Input, Message, Refusal};
+use crate::machine::omissions::Omissions;
 use crate::machine::producer_link::{self, Frames, LinkMode, ProducerLink, ProducerLinkSettings};
-use crate::machine::sabotage::Sabotage;
 use crate::machine::storing::{self, Storing, StoringState, Unstored};
 use crate::message::{BatchHeader, SequencedMessage, Upstream, UpstreamMessage};
 use crate::queue::{Confirmation, QueueState, TimestampMillis};
@@ -43,6 +43,9 @@ pub struct PointToPointSettings {
     pub resend_first_unconfirmed_idle_timeout: Duration,
     /// The wall clock at the creation of the controller, and the instant of that time.
     pub clock: (TimestampMillis, Instant),
+    /// Clauses to omit, in simulations.
+    #[doc(hidden)]
+    pub omissions: Omissions,
 }
 
 /// Numbers of the messages that are being stored, with the frames of each.
@@ -91,7 +94,6 @@ pub struct PointToPoint<P> {
     stats: ControllerStats,
     from_link: Vec<producer_link::Effect<P>>,
     from_storing: Vec<storing::Effect<Frames<P>>>,
-    sabotage: Option<Sabotage>,
 }
 
 impl<P: Clone> PointToPoint<P> {
@@ -118,18 +120,9 @@ impl<P: Clone> PointToPoint<P> {
             stats: ControllerStats::default(),
             from_link: Vec::new(),
             from_storing: Vec::new(),
-            sabotage: None,
         };
         machine.store(now, storing::Input::Start, out);
         machine
-    }
-
-    /// For simulations: omits a clause of the protocol, as a test of the checkers.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn sabotaged(mut self, without: Option<Sabotage>) -> Self {
-        self.sabotage = without;
-        self
     }
 
     fn on_input(&mut self, now: Instant, input: Input<P>, out: &mut Vec<Effect<P>>) {
@@ -400,6 +393,7 @@ fn new_link<P: Clone>(settings: &PointToPointSettings, stream: (StreamId, Epoch)
         epoch,
         resend_first_interval: settings.resend_first_interval,
         resend_first_unconfirmed_idle_timeout: settings.resend_first_unconfirmed_idle_timeout,
+        omissions: settings.omissions,
     };
     ProducerLink::new(settings, now)
 }

@@ -21,7 +21,7 @@ mod repeats;
 use std::time::Instant;
 
 use crate::ids::{ControllerRef, Epoch, NUMBER_LIMIT, SeqNr, StreamId};
-use crate::machine::sabotage::Sabotage;
+use crate::machine::omissions::{Clause, Omissions};
 use crate::message::Upstream;
 use cursor::Cursor;
 use held::Held;
@@ -46,14 +46,15 @@ pub struct ProducerLink<P> {
     fenced: bool,
     demand: u64,
     violations: u64,
-    sabotage: Option<Sabotage>,
+    omissions: Omissions,
 }
 
 impl<P: Clone> ProducerLink<P> {
     /// A new link. It may transmit one frame without a grant, which wakes a sharded consumer (P1).
     pub fn new(settings: ProducerLinkSettings, now: Instant) -> Self {
         let ProducerLinkSettings { mode, stream_id, epoch, .. } = settings;
-        let ProducerLinkSettings { resend_first_interval, resend_first_unconfirmed_idle_timeout, .. } = settings;
+        let ProducerLinkSettings { resend_first_interval, resend_first_unconfirmed_idle_timeout, omissions, .. } =
+            settings;
         Self {
             mode,
             stream_id,
@@ -67,16 +68,8 @@ impl<P: Clone> ProducerLink<P> {
             fenced: false,
             demand: 1,
             violations: 0,
-            sabotage: None,
+            omissions,
         }
-    }
-
-    /// For simulations: omits a clause of the protocol, as a test of the checkers.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn sabotaged(mut self, without: Option<Sabotage>) -> Self {
-        self.sabotage = without;
-        self
     }
 
     /// Handles one input. Invalid messages are dropped and counted.
@@ -116,7 +109,7 @@ impl<P: Clone> ProducerLink<P> {
         if self.held.is_empty() || self.fenced || !self.is_attached() {
             return None;
         }
-        if !Sabotage::leaves_repeats(self.sabotage) {
+        if self.omissions.has(Clause::Repeats) {
             return self.repeats.refused_until();
         }
         self.repeats.deadline(self.cursor.is_first(self.held.base()))

@@ -38,7 +38,6 @@ use greylag_core::UniqueAddress;
 use crate::ids::{Epoch, ProducerId, ProducerIdentity, SeqNr, StreamId};
 use crate::machine::portable::Portable;
 use crate::machine::producer_link;
-use crate::machine::sabotage::Sabotage;
 use crate::machine::storing::{self, Storing, StoringSettings, StoringState};
 use crate::queue::TimestampMillis;
 use admission::{Admission, Limits};
@@ -126,14 +125,6 @@ impl<P: Portable> ShardingProducer<P> {
         let identity = ProducerIdentity { producer_id, stream_id: StreamId(0), epoch: Epoch(0) };
         let storing = Storing::durable(storing);
         Self { life: Life::Loading, storing, clock: Some(clock), ..Self::new(settings, identity, node, path) }
-    }
-
-    /// For simulations: omits a clause of the protocol, as a test of the checkers.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn sabotaged(mut self, without: Option<Sabotage>) -> Self {
-        self.links.sabotage(without);
-        self
     }
 
     /// Polls the queue, whose messages others write, at this interval while no messages are found.

@@ -23,8 +23,8 @@ use std::time::Instant;
 use super::admission::{Admission, Waiter};
 use crate::ids::{Epoch, SeqNr, StreamId};
 use crate::machine::controller::{Controller, ControllerStats, Effect, Failure, Input, Message, Refusal};
+use crate::machine::omissions::Clause;
 use crate::machine::producer_link::{self, Frames};
-use crate::machine::sabotage::Sabotage;
 use crate::machine::storing::{self, Storing, StoringState, Unstored};
 use crate::message::{Upstream, UpstreamMessage};
 use crate::queue::{Confirmation, QueueState, TimestampMillis};
@@ -59,7 +59,6 @@ pub struct WorkPulling<P> {
     highest_confirmed: SeqNr,
     stats: ControllerStats,
     from_storing: Vec<storing::Effect<Frames<P>>>,
-    sabotage: Option<Sabotage>,
 }
 
 impl<P: Clone> WorkPulling<P> {
@@ -82,19 +81,10 @@ impl<P: Clone> WorkPulling<P> {
             highest_confirmed: SeqNr::NONE,
             stats: ControllerStats::default(),
             from_storing: Vec::new(),
-            sabotage: None,
             settings,
         };
         machine.store(now, storing::Input::Start, out);
         machine
-    }
-
-    /// For simulations: omits a clause of the protocol, as a test of the checkers.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn sabotaged(mut self, without: Option<Sabotage>) -> Self {
-        self.sabotage = without;
-        self
     }
 
     /// Numbers of workers, and of messages with and without a worker.
@@ -259,11 +249,9 @@ impl<P: Clone> WorkPulling<P> {
             out.push(Effect::Confirmed { ticket, total });
         }
         let timestamp_ms = self.timestamp(now);
-        let confirmation = match self.sabotage {
-            Some(Sabotage::ExactConfirmations) => {
-                Confirmation::UpTo { qualifier: "".into(), seq_nr: total, timestamp_ms }
-            }
-            _ => Confirmation::Exact { seq_nrs: vec![total], timestamp_ms },
+        let confirmation = match self.settings.omissions.has(Clause::ExactConfirmations) {
+            true => Confirmation::UpTo { qualifier: "".into(), seq_nr: total, timestamp_ms },
+            false => Confirmation::Exact { seq_nrs: vec![total], timestamp_ms },
         };
         self.store(now, storing::Input::Confirm { confirmation, messages: 1 }, out);
     }

@@ -40,6 +40,7 @@ use crate::machine::membership::Members;
 use crate::machine::message::{
     AgreementOutcome, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage,
 };
+use crate::machine::omissions::Omissions;
 use crate::machine::region::answer_without_region;
 use crate::parts::{Joiner, PART_MANIFEST};
 use crate::remember::RememberError;
@@ -254,6 +255,7 @@ impl Host {
             role: self.fingerprint.role.clone(),
             settings: self.settings.clone(),
             down_removal_margin: self.margin,
+            omissions: Omissions::default(),
         };
         let mut effects = Vec::new();
         let mut machine = Coordinator::new(config, &mut effects);

@@ -29,6 +29,7 @@ use crate::extractor::Extractor;
 use crate::fingerprint::Fingerprint;
 use crate::ids::{EntityTypeName, RegionId, ShardId};
 use crate::inspection::{EntityLocation, InspectionMessage};
+use crate::machine::omissions::Omissions;
 use crate::machine::region::{Input, Region as Machine, RegionConfig, RegionState, Request};
 use crate::machine::shard::EntityScan;
 use crate::routes::Open;
@@ -151,6 +152,7 @@ pub(crate) fn open<M: Send + 'static>(
             remoting.lane_of(&recipient)
         }),
         fingerprint,
+        omissions: Omissions::default(),
     };
     let machine = Machine::new(config, clock::now());
     let shared = Arc::new(RegionInner::new(name, machine, digest, entity_type, extractor, settings, node, threads));

@@ -1,9 +1,10 @@
-//! What an incarnation is made with, its stages, and the rules that a simulation leaves out.
+//! What an incarnation is made with, and its stages.
 
 use std::time::Duration;
 
 use crate::fingerprint::Fingerprint;
 use crate::machine::message::CoordinatorId;
+use crate::machine::omissions::Omissions;
 use crate::settings::ShardingSettings;
 
 /// Homes per frame, so that a table fits a frame of the control lane.
@@ -24,6 +25,9 @@ pub struct CoordinatorConfig {
     pub down_removal_margin: Duration,
     /// Most events that the store writes atomically: larger batches are split.
     pub max_batch: usize,
+    /// Clauses to omit, in simulations.
+    #[doc(hidden)]
+    pub omissions: Omissions,
 }
 
 /// The stage of the incarnation.
@@ -41,20 +45,4 @@ pub enum CoordinatorState {
     Active,
     /// Has ended; the driver starts another incarnation if this node still has to coordinate.
     Stopped,
-}
-
-/// A protocol rule that a simulation leaves out on purpose, to prove that its checkers notice.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sabotage {
-    /// Decides before every node has answered the inventory (sharding §2.13).
-    Inventory,
-    /// Decides before all members agree about the type (sharding §1.5, point 4).
-    Agreement,
-    /// Goes on although it learns of a larger epoch (sharding §2.2, `StaleEpoch`).
-    EpochFence,
-    /// Takes a removed node for gone at once (sharding §2.12).
-    Margin,
-    /// Takes any `ShardStopped` for the current home's (sharding §2.10).
-    GenerationCheck,
 }

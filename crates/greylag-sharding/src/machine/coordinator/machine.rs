@@ -5,11 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use greylag_core::UniqueAddress;
 
-use super::config::{CoordinatorConfig, CoordinatorState, HOMES_PER_FRAME, Sabotage};
+use super::config::{CoordinatorConfig, CoordinatorState, HOMES_PER_FRAME};
 use super::epoch_state::EpochState;
 use super::homes::{Ack, HomeEntry, Homes};
 use super::nodes::Nodes;
@@ -19,6 +19,7 @@ use crate::machine::membership::Members;
 use crate::machine::message::{
     AgreementOutcome, ClaimState, CoordinatorMessage, Epoch, FromCoordinator, Home, RegionMessage,
 };
+use crate::machine::omissions::Clause;
 
 /// The machine; see the module's header.
 #[derive(Debug)]
@@ -30,7 +31,6 @@ pub struct Coordinator {
     pub(super) homes: Homes,
     /// Whether the singleton is being handed over.
     pub(super) terminating: bool,
-    pub(super) sabotage: Option<Sabotage>,
 }
 
 impl Coordinator {
@@ -39,24 +39,16 @@ impl Coordinator {
     pub fn new(config: CoordinatorConfig, out: &mut Vec<Effect>) -> Self {
         out.push(Effect::Read);
         let mode = config.settings.state_store_mode;
+        let omits_margin = config.omissions.has(Clause::Margin);
+        let margin = if omits_margin { Duration::ZERO } else { config.down_removal_margin };
         Self {
             epoch_state: EpochState::new(config.fingerprint.clone()),
-            nodes: Nodes::new(config.role.clone(), config.down_removal_margin, mode),
+            nodes: Nodes::new(config.role.clone(), margin, mode),
             homes: Homes::new(&config.fingerprint, &config.settings),
             config,
             state: CoordinatorState::Reading,
             terminating: false,
-            sabotage: None,
         }
-    }
-
-    /// Leaves a rule out. For simulations that prove their checkers.
-    #[doc(hidden)]
-    pub fn sabotage(&mut self, sabotage: Sabotage) {
-        if sabotage == Sabotage::Margin {
-            self.nodes.skip_margin();
-        }
-        self.sabotage = Some(sabotage);
     }
 
     /// Takes one input. Infallible: an input that makes no sense is dropped.
@@ -184,7 +176,7 @@ impl Coordinator {
                 self.on_ack(now, &region, &shard, Ack { generation, attempt, flushed }, out);
             }
             RegionMessage::ShardStopped { shard, generation, leftovers, .. } => {
-                let unchecked = self.sabotage == Some(Sabotage::GenerationCheck);
+                let unchecked = self.omits(Clause::GenerationCheck);
                 self.homes.on_shard_stopped(&region, &shard, generation, (leftovers, unchecked));
             }
             RegionMessage::GracefulShutdownReq { .. } => self.on_graceful(now, &region, out),
@@ -244,9 +236,13 @@ impl Coordinator {
         }
     }
 
+    fn omits(&self, clause: Clause) -> bool {
+        self.config.omissions.has(clause)
+    }
+
     /// Whether a coordinator of a larger epoch has taken over.
     pub(super) fn is_fenced_by(&self, epoch: Epoch) -> bool {
-        epoch > self.epoch_state.epoch && self.sabotage != Some(Sabotage::EpochFence)
+        epoch > self.epoch_state.epoch && !self.omits(Clause::EpochFence)
     }
 
     pub(super) fn stop(&mut self, reason: StopReason, out: &mut Vec<Effect>) {
@@ -322,13 +318,13 @@ impl Coordinator {
 
     /// Whether every node has reported or is gone, so that an unknown shard runs nowhere.
     fn inventory_is_complete(&mut self, now: Instant) -> bool {
-        self.sabotage == Some(Sabotage::Inventory) || self.nodes.is_inventory_complete(now, &self.homes.orders.drops)
+        self.omits(Clause::Inventory) || self.nodes.is_inventory_complete(now, &self.homes.orders.drops)
     }
 
     /// Whether all members agree about the type: a side that another role's coordinator does not know of could give an
     /// entity a second home.
     pub(super) fn all_agree(&self) -> bool {
-        self.sabotage == Some(Sabotage::Agreement) || self.nodes.view.outcome == AgreementOutcome::Agreed
+        self.omits(Clause::Agreement) || self.nodes.view.outcome == AgreementOutcome::Agreed
     }
 
     fn become_active(&mut self, now: Instant, out: &mut Vec<Effect>) {

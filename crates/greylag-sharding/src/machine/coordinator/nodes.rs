@@ -47,11 +47,6 @@ impl Nodes {
         }
     }
 
-    /// Takes every removed node for gone at once: a rule that a simulation leaves out.
-    pub(super) fn skip_margin(&mut self) {
-        self.margin = Duration::ZERO;
-    }
-
     /// The registered regions that host.
     pub(super) fn hosting_regions(&self) -> impl Iterator<Item = &RegionId> {
         self.registry.regions().filter(|(_, entry)| !entry.proxy && !entry.refused).map(|(region, _)| region)

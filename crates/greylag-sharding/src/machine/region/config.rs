@@ -1,4 +1,4 @@
-//! What a region is made with, the stages of its life, and the rules that a simulation leaves out.
+//! What a region is made with, and the stages of its life.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use greylag_transport::Lane;
 
 use crate::fingerprint::Fingerprint;
 use crate::ids::{RegionId, ShardId};
+use crate::machine::omissions::Omissions;
 use crate::settings::ShardingSettings;
 
 /// Configuration of a region.
@@ -24,6 +25,9 @@ pub struct RegionConfig {
     pub settings: ShardingSettings,
     /// The lane on which the frames and marks of a shard travel: `Remoting::lane_of`, a pure function.
     pub lane_of: Arc<dyn Fn(&ShardId) -> Lane + Send + Sync>,
+    /// Clauses to omit, in simulations.
+    #[doc(hidden)]
+    pub omissions: Omissions,
 }
 
 impl fmt::Debug for RegionConfig {
@@ -47,24 +51,4 @@ pub enum RegionState {
     Stopping,
     /// No shard is hosted and no message is buffered any more.
     Stopped,
-}
-
-/// A protocol rule that a simulation leaves out on purpose, to prove that its checkers notice.
-#[doc(hidden)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sabotage {
-    /// Flush marks are neither sent nor awaited (sharding §2.9).
-    FlushMark,
-    /// Homes of older generations are believed, and ended generations start again (sharding §2.4).
-    GenerationCheck,
-    /// Messages older than the shard's floor are taken (sharding §2.6).
-    Floor,
-    /// A route that was left counts as empty (sharding §2.6).
-    OldPath,
-    /// The new owner does not wait for the former owner's leftovers (sharding §2.9).
-    LeftoverMark,
-    /// A mark counts whatever handoff attempt it was sent for (sharding §2.2).
-    Attempt,
-    /// Coordinators of earlier epochs are obeyed (sharding §2.1).
-    EpochFence,
 }

@@ -7,7 +7,7 @@ use std::time::Instant;
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 
 use super::agreement::Agreement;
-use super::config::{RegionConfig, RegionState, Sabotage};
+use super::config::{RegionConfig, RegionState};
 use super::place::{AfterDrain, Content, Ending, Places, ShardPlace};
 use super::protocol::{Effect, Input, MessageInfo, Route};
 use super::report::{Counters, RegionEvent};
@@ -44,12 +44,6 @@ impl Region {
     #[doc(hidden)]
     pub fn flush_in_turns_of(&mut self, messages: usize) {
         self.router.flush_in_turns_of(messages);
-    }
-
-    /// Leaves a rule out. For simulations that prove their checkers.
-    #[doc(hidden)]
-    pub fn sabotage(&mut self, sabotage: Sabotage) {
-        self.router.sabotage(sabotage);
     }
 
     /// Takes one input. Infallible: an input that makes no sense is dropped.

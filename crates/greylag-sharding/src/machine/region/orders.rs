@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use greylag_core::{DeadLetterReason, UniqueAddress};
 
-use super::config::{RegionState, Sabotage};
+use super::config::RegionState;
 use super::machine::Region;
 use super::place::ShardPlace;
 use super::protocol::Effect;
@@ -17,6 +17,7 @@ use crate::machine::membership::MemberPhase;
 use crate::machine::message::{
     AgreementOutcome, Claim, CoordinatorId, CoordinatorMessage, Epoch, FromCoordinator, RegionMessage,
 };
+use crate::machine::omissions::Clause;
 
 impl Region {
     /// Sorts a message that claims a coordinator's authority: obeys it, ignores it, or answers that it is stale.
@@ -38,7 +39,7 @@ impl Region {
         if self.router.state == RegionState::Stopped {
             return self.answer_when_stopped(node, message, out);
         }
-        let unfenced = self.router.is_without(Sabotage::EpochFence);
+        let unfenced = self.router.omits(Clause::EpochFence);
         if epoch < self.router.registration.highest_epoch() && !unfenced {
             let region = self.router.config.id.clone();
             let stale = RegionMessage::StaleEpoch { region, epoch: self.router.registration.highest_epoch() };

@@ -15,7 +15,7 @@ use std::time::Instant;
 use greylag_core::{DeadLetterReason, Generation, UniqueAddress};
 
 use self::messages::Messages;
-use super::config::{RegionConfig, RegionState, Sabotage};
+use super::config::{RegionConfig, RegionState};
 use super::host_watch::HostWatch;
 use super::place::{Content, Hosting, LeftRoute, Local, Rank, Served, ShardPlace, Slot, Table, Task, Waiting};
 use super::protocol::{Effect, MessageInfo, Provenance, Route};
@@ -24,6 +24,7 @@ use super::report::RegionEvent;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::membership::Members;
 use crate::machine::message::{Attempt, Mark, PeerMessage, RegionMessage, Stamp};
+use crate::machine::omissions::Clause;
 use crate::settings::HandoffStraggler;
 
 /// Messages that leave one buffer in one turn, under the lock of all shards of the type.
@@ -32,15 +33,6 @@ const FLUSH_TURN: usize = 512;
 const SUSPICIOUS_HOPS: u8 = 4;
 /// A message forwarded more often than this runs in a circle.
 const MAX_HOPS: u8 = 8;
-
-/// Settings that only a simulation changes.
-#[derive(Debug)]
-struct SimulationSettings {
-    /// Messages that leave one buffer in one turn.
-    flush_turn: usize,
-    /// The rule that is left out.
-    sabotage: Option<Sabotage>,
-}
 
 /// See the module's description.
 #[derive(Debug)]
@@ -63,7 +55,8 @@ pub(super) struct Router {
     stale: BTreeMap<UniqueAddress, Vec<(ShardId, Generation)>>,
     /// Probes sent so far.
     nonce: u64,
-    simulation: SimulationSettings,
+    /// Messages that leave one buffer in one turn.
+    flush_turn: usize,
 }
 
 impl Router {
@@ -82,23 +75,17 @@ impl Router {
             nonce: 0,
             messages: Messages::default(),
             end_reason: DeadLetterReason::RegionStopped,
-            simulation: SimulationSettings { flush_turn: FLUSH_TURN, sabotage: None },
+            flush_turn: FLUSH_TURN,
         }
-    }
-
-    /// Leaves a rule out.
-    pub(super) fn sabotage(&mut self, sabotage: Sabotage) {
-        self.simulation.sabotage = Some(sabotage);
     }
 
     /// Empties a buffer in turns of `messages` messages.
     pub(super) fn flush_in_turns_of(&mut self, messages: usize) {
-        self.simulation.flush_turn = messages;
+        self.flush_turn = messages;
     }
 
-    /// Whether the rule is left out.
-    pub(super) fn is_without(&self, rule: Sabotage) -> bool {
-        self.simulation.sabotage == Some(rule)
+    pub(super) fn omits(&self, clause: Clause) -> bool {
+        self.config.omissions.has(clause)
     }
 
     /// A message that is submitted here, before anything was done with it.
@@ -126,7 +113,7 @@ impl Router {
 
     /// Whether a region has marked, for this handoff attempt, that it sends no more.
     pub(super) fn is_marked(&self, marks: &BTreeMap<RegionId, Attempt>, from: &RegionId, attempt: Attempt) -> bool {
-        let any = self.is_without(Sabotage::Attempt);
+        let any = self.omits(Clause::Attempt);
         marks.get(from).is_some_and(|marked| any || *marked == attempt)
     }
 
@@ -251,8 +238,7 @@ impl Router {
     /// the floor, since they were checked where they were made, and raise it for later messages.
     pub(super) fn check_floor(&self, hosting: &mut Hosting, waiting: &Waiting) -> Result<(), DeadLetterReason> {
         let first = waiting.first.unwrap_or(hosting.generation);
-        let relaxed =
-            self.config.settings.handoff_straggler == HandoffStraggler::Forward || self.is_without(Sabotage::Floor);
+        let relaxed = self.config.settings.handoff_straggler == HandoffStraggler::Forward || self.omits(Clause::Floor);
         let floor = hosting.floors.get(&waiting.origin).copied();
         match &waiting.rank {
             // The leftovers must have been kept for the allocation of this hosting.

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use greylag_cluster::AppVersion;
+use greylag_sharding::Omissions;
 use greylag_sharding::fingerprint::{Fingerprint, StateStoreMode};
 use greylag_sharding::ids::RegionId;
 use greylag_sharding::machine::membership::{MemberFacts, MemberPhase};
@@ -37,6 +38,7 @@ pub fn config(id: RegionId) -> RegionConfig {
         coordinator_role: String::new(),
         settings: ShardingSettings::test(),
         lane_of: Arc::new(|_| Lane::ordinary(0)),
+        omissions: Omissions::default(),
     }
 }
 

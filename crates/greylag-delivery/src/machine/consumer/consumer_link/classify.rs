@@ -12,7 +12,7 @@ use super::senders::Displaced;
 use super::{ConsumerLink, Effect, Life};
 use crate::ids::{ControllerRef, Epoch, NUMBER_LIMIT};
 use crate::machine::dedupe::Watermarks;
-use crate::machine::sabotage::Sabotage;
+use crate::machine::omissions::Clause;
 use crate::message::{BatchHeader, Content, SequencedMessage, Upstream};
 
 impl<P: Content> ConsumerLink<P> {
@@ -44,7 +44,7 @@ impl<P: Content> ConsumerLink<P> {
         let newest = watermarks.epoch(header.stream_id);
         if header.epoch < newest {
             // C2a: an older epoch is fenced.
-            if !self.omits(Sabotage::FencedAnswer) {
+            if !self.omits(Clause::FencedAnswer) {
                 answer(header, Upstream::Fenced { stream_id: header.stream_id, newer: newest }, out);
             }
             return;

@@ -9,7 +9,7 @@ use super::deliveries::DeliveryState;
 use super::{ConsumerLink, DeliveryKey, Effect, Life, PoisonPolicy, later};
 use crate::ids::{MessageId, SeqNr};
 use crate::machine::dedupe::{Attempts, Watermarks};
-use crate::machine::sabotage::Sabotage;
+use crate::machine::omissions::Clause;
 use crate::message::Content;
 
 /// The longest pause before a redelivery. Source: delivery §8.
@@ -88,7 +88,7 @@ impl<P: Content> ConsumerLink<P> {
         self.senders
             .current()
             .is_some_and(|producer| producer.ordered && total <= watermarks.confirmed(producer.stream))
-            && !self.omits(Sabotage::Dedupe)
+            && !self.omits(Clause::Dedupe)
     }
 
     fn message_id(&self, total: SeqNr) -> Option<MessageId> {
@@ -179,7 +179,7 @@ impl<P: Content> ConsumerLink<P> {
         // `requested` may be below `confirmed` without resending; the subtraction saturates.
         let room = |requested: u64| {
             let left = requested.saturating_sub(self.confirmed);
-            if self.omits(Sabotage::HalfWindow) { left == half } else { left <= half }
+            if self.omits(Clause::HalfWindow) { left == half } else { left <= half }
         };
         if advance.had_first {
             let requested = self.requested.max(self.confirmed - 1 + window);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ids::{ControllerRef, Epoch, MessageId};
 use crate::machine::dedupe::Dedupe;
-use crate::machine::sabotage::Sabotage;
+use crate::machine::omissions::Omissions;
 use crate::message::{BatchHeader, Frames, SequencedMessage, Upstream};
 
 /// What to do with a message after its last permitted attempt. Source: delivery §9.
@@ -53,9 +53,9 @@ pub struct ConsumerLinkSettings {
     pub max_message_bytes: u64,
     /// Whether retries go on at the longest interval (point to point), or end after it.
     pub retries_forever: bool,
-    /// For simulations: a clause of the protocol to omit, as a test of the checkers.
+    /// Clauses to omit, in simulations.
     #[doc(hidden)]
-    pub sabotage: Option<Sabotage>,
+    pub omissions: Omissions,
 }
 
 /// One attempt at one delivery.

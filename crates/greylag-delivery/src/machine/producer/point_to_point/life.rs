@@ -25,7 +25,7 @@ impl<P: Clone> PointToPoint<P> {
     /// Opens the link once there are a producer and a stream (P1), with every recovered message.
     pub(super) fn open_link(&mut self, now: Instant, out: &mut Vec<Effect<P>>) {
         let (true, None, Some(stream)) = (self.admission.is_started(), &self.link, self.stream) else { return };
-        self.link = Some(new_link(&self.settings, stream, now).sabotaged(self.sabotage));
+        self.link = Some(new_link(&self.settings, stream, now));
         let tickets = self.unconfirmed.start_again(self.recovered.first().map(|(total, ..)| *total));
         if let Some(from) = self.consumer.clone() {
             let message = Upstream::RegisterConsumer;

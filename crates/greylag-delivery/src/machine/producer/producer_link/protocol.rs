@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
+use crate::machine::omissions::Omissions;
 use crate::message::{Frame, Frames, Upstream};
 
 /// The kind of the consumer's side.
@@ -27,6 +28,9 @@ pub struct ProducerLinkSettings {
     pub resend_first_interval: Duration,
     /// Interval of P8 afterwards, and the silence after which P9 probes.
     pub resend_first_unconfirmed_idle_timeout: Duration,
+    /// Clauses to omit, in simulations.
+    #[doc(hidden)]
+    pub omissions: Omissions,
 }
 
 /// An input to the producer's side of a link.

@@ -11,8 +11,8 @@ use greylag_core::UniqueAddress;
 use super::entity_state::EntityState;
 use super::protocol::ShardingProducerSettings;
 use crate::ids::{ControllerRef, Epoch, ProducerIdentity, StreamId};
+use crate::machine::omissions::Omissions;
 use crate::machine::producer_link::{self, LinkMode, ProducerLink, ProducerLinkSettings};
-use crate::machine::sabotage::Sabotage;
 use crate::machine::tracking::deadlines::{ArmedTimer, Deadlines};
 use crate::message::BatchHeader;
 
@@ -22,7 +22,7 @@ pub(super) struct Links<P> {
     identity: ProducerIdentity,
     resend_first_interval: Duration,
     resend_first_unconfirmed_idle_timeout: Duration,
-    sabotage: Option<Sabotage>,
+    omissions: Omissions,
     node: UniqueAddress,
     path: Arc<str>,
     last_instance: u64,
@@ -60,7 +60,7 @@ impl<P: Clone> Links<P> {
             identity,
             resend_first_interval: settings.resend_first_interval,
             resend_first_unconfirmed_idle_timeout: settings.resend_first_unconfirmed_idle_timeout,
-            sabotage: None,
+            omissions: settings.omissions,
             node,
             path,
             last_instance: 0,
@@ -69,11 +69,6 @@ impl<P: Clone> Links<P> {
             shards: BTreeMap::new(),
             deadlines: Deadlines::new(),
         }
-    }
-
-    /// For simulations: every link omits a clause of the protocol.
-    pub(super) fn sabotage(&mut self, without: Option<Sabotage>) {
-        self.sabotage = without;
     }
 
     /// The queue was loaded: later frames belong to this stream and epoch.
@@ -132,8 +127,9 @@ impl<P: Clone> Links<P> {
             epoch: self.identity.epoch,
             resend_first_interval: self.resend_first_interval,
             resend_first_unconfirmed_idle_timeout: self.resend_first_unconfirmed_idle_timeout,
+            omissions: self.omissions,
         };
-        let mut link = ProducerLink::new(settings, now).sabotaged(self.sabotage);
+        let mut link = ProducerLink::new(settings, now);
         if !self.is_routed(shard) {
             // A link without frames has nothing to transmit.
             link.handle(now, producer_link::Input::RouteChanged(false), &mut Vec::new());

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::ids::{ControllerRef, Epoch, SeqNr};
+use crate::machine::omissions::Omissions;
 use crate::machine::portable::UnsendableError;
 use crate::machine::storing;
 use crate::message::{BatchHeader, Frames, ProducerStopped, SequencedMessage, UpstreamMessage};
@@ -29,6 +30,9 @@ pub struct ShardingProducerSettings {
     pub cleanup_unused_after: Duration,
     /// Limit of links of recovered messages whose first frame is unanswered at the same time.
     pub recovery_parallelism: usize,
+    /// Clauses to omit, in simulations.
+    #[doc(hidden)]
+    pub omissions: Omissions,
 }
 
 /// A message on its way through the store.

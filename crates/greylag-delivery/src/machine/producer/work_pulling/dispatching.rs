@@ -8,8 +8,8 @@ use std::time::Instant;
 use super::WorkPulling;
 use crate::ids::{ControllerRef, Epoch, SeqNr, StreamId};
 use crate::machine::controller::{Effect, Failure, ListedWorker};
+use crate::machine::omissions::Clause;
 use crate::machine::producer_link::{self, LinkMode, ProducerLink, ProducerLinkSettings};
-use crate::machine::sabotage::Sabotage;
 use crate::message::{BatchHeader, ProducerStopped, SequencedMessage};
 
 impl<P: Clone> WorkPulling<P> {
@@ -37,15 +37,16 @@ impl<P: Clone> WorkPulling<P> {
             epoch,
             resend_first_interval: self.settings.resend_first_interval,
             resend_first_unconfirmed_idle_timeout: self.settings.resend_first_unconfirmed_idle_timeout,
+            omissions: self.settings.omissions,
         };
-        let link = ProducerLink::new(settings, now).sabotaged(self.sabotage);
+        let link = ProducerLink::new(settings, now);
         self.workers.add(now, worker, reachable, link);
     }
 
     /// W5: removes a worker that is gone; its messages become pending.
     fn drop_worker(&mut self, instance: u64, out: &mut Vec<Effect<P>>) {
         let Some(gone) = self.workers.remove(instance) else { return };
-        if self.sabotage != Some(Sabotage::HandBack) {
+        if !self.settings.omissions.has(Clause::HandBack) {
             for total in gone.unconfirmed() {
                 self.jobs.take_back(*total, instance, false, |holder| self.workers.has(holder));
             }

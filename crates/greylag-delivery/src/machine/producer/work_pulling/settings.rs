@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use greylag_core::UniqueAddress;
 
 use crate::ids::{Epoch, ProducerId, StreamId};
+use crate::machine::omissions::Omissions;
 use crate::queue::TimestampMillis;
 
 /// Which worker with demand gets the next message.
@@ -45,4 +46,7 @@ pub struct WorkPullingSettings {
     pub seed: u64,
     /// The wall clock at the creation of the controller, and the instant of that time.
     pub clock: (TimestampMillis, Instant),
+    /// Clauses to omit, in simulations.
+    #[doc(hidden)]
+    pub omissions: Omissions,
 }

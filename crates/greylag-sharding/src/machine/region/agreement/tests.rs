@@ -13,6 +13,7 @@ use super::*;
 use crate::fingerprint::StateStoreMode;
 use crate::ids::RegionId;
 use crate::machine::membership::MemberFacts;
+use crate::machine::omissions::Omissions;
 use crate::settings::ShardingSettings;
 
 const RETRY: Duration = Duration::from_secs(2);
@@ -41,6 +42,7 @@ fn agreement(index: usize, role: &str) -> Agreement {
         fingerprint,
         settings: ShardingSettings { retry_interval: RETRY, ..ShardingSettings::default() },
         lane_of: Arc::new(|_| Lane::ordinary(0)),
+        omissions: Omissions::default(),
     })
 }
 

@@ -15,7 +15,8 @@ use super::slot::{AfterDrain, Ending, HandOffWait, Remote, Served, Slot, Table, 
 use super::{Acked, ShardPlace};
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::{Attempt, Home, Mark, RegionMessage};
-use crate::machine::region::config::{RegionState, Sabotage};
+use crate::machine::omissions::Clause;
+use crate::machine::region::config::RegionState;
 use crate::machine::region::protocol::Effect;
 use crate::machine::region::routing::Router;
 
@@ -76,7 +77,7 @@ impl ShardPlace {
             path.deadline = None;
         }
         path.flushed = Some(attempt);
-        if !router.is_without(Sabotage::FlushMark) {
+        if !router.omits(Clause::FlushMark) {
             let mark = Mark::Flush { generation, attempt, from: router.config.id.clone() };
             out.push(Effect::SendMark { to: owner.clone(), shard: shard.clone(), mark });
         }
@@ -141,7 +142,7 @@ impl ShardPlace {
         let unmarked = |from: &&RegionId| **from != own && !router.is_marked(&self.marks, from, attempt);
         let alive = |from: &&RegionId| router.members.contains(&from.node);
         let mut waiting_for = flush_from.iter().filter(unmarked).filter(alive).cloned().collect();
-        if router.is_without(Sabotage::FlushMark) {
+        if router.omits(Clause::FlushMark) {
             waiting_for = Default::default();
         }
         if self.slot.handoff().is_some_and(|wait| wait.attempt == attempt) {

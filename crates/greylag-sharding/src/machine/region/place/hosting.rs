@@ -13,7 +13,8 @@ use super::{MIN_RESTART, ShardPlace};
 use crate::entity::Failures;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::Home;
-use crate::machine::region::config::{RegionState, Sabotage};
+use crate::machine::omissions::Clause;
+use crate::machine::region::config::RegionState;
 use crate::machine::region::protocol::{Effect, Provenance, Returned};
 use crate::machine::region::report::RegionEvent;
 use crate::machine::region::routing::Router;
@@ -33,7 +34,7 @@ impl ShardPlace {
         home: Home,
         out: &mut Vec<Effect>,
     ) {
-        let checked = !router.is_without(Sabotage::GenerationCheck);
+        let checked = !router.omits(Clause::GenerationCheck);
         if home.region == router.config.id {
             return self.on_host(now, shard, router, home, out);
         }
@@ -73,7 +74,7 @@ impl ShardPlace {
         next: Option<Next>,
         out: &mut Vec<Effect>,
     ) {
-        let checked = !router.is_without(Sabotage::GenerationCheck);
+        let checked = !router.omits(Clause::GenerationCheck);
         match &self.slot {
             Slot::Remote(remote) => {
                 if remote.generation < home.generation || !checked {
@@ -159,7 +160,7 @@ impl ShardPlace {
         }
         // A generation that ended here, or that is older than one heard of, must not start: saying so makes the
         // coordinator allocate anew, whether this order is a late duplicate or comes from a lost state.
-        let checked = !router.is_without(Sabotage::GenerationCheck);
+        let checked = !router.omits(Clause::GenerationCheck);
         if checked && (Some(generation) <= self.ended || Some(generation) < self.heard) {
             self.end(generation);
             return self.report_stopped(shard, router, generation, out);
@@ -200,7 +201,7 @@ impl ShardPlace {
             .leftovers_from
             .as_ref()
             .is_some_and(|from| *from != router.config.id && router.members.contains(&from.node));
-        let awaited = awaited && !router.is_without(Sabotage::LeftoverMark);
+        let awaited = awaited && !router.omits(Clause::LeftoverMark);
         let leftover_deadline = awaited.then(|| now + router.config.settings.flush_timeout);
         self.slot.become_starting(home, task, leftover_deadline);
         router.registration.hosted_changed();

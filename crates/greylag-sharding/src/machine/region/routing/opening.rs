@@ -15,7 +15,8 @@ use greylag_core::{DeadLetterReason, Generation};
 use super::Router;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::message::{Home, Mark, Stamp};
-use crate::machine::region::config::{RegionState, Sabotage};
+use crate::machine::omissions::Clause;
+use crate::machine::region::config::RegionState;
 use crate::machine::region::place::{Content, LeftRoute, Next, OldPath, Remote, ShardPlace, Slot, Task, Waiting};
 use crate::machine::region::protocol::{Effect, Route};
 use crate::machine::region::report::RegionEvent;
@@ -61,7 +62,7 @@ impl Router {
         let Slot::Remote(Remote { region, generation, .. }) = &place.slot else { return };
         let (region, generation) = (region.clone(), *generation);
         self.send_leftovers(now, shard, place, &region, generation, out);
-        self.flush_remote(now, shard, place, self.simulation.flush_turn, out);
+        self.flush_remote(now, shard, place, self.flush_turn, out);
         if !place.buffer.is_empty() {
             return Self::continue_later(shard, place, out);
         }
@@ -127,7 +128,7 @@ impl Router {
         // not kill it.
         place.slot.become_local();
         let Some(generation) = place.slot.hosted() else { return };
-        for _ in 0..self.simulation.flush_turn {
+        for _ in 0..self.flush_turn {
             let Some(waiting) = place.buffer.pop_for(generation) else { break };
             self.empty(now, shard, waiting, out, |this, waiting, out| this.deliver(shard, place, waiting, out));
         }
@@ -226,7 +227,7 @@ impl Router {
         let Some(path) = place.slot.old_path() else { return };
         let flushed = path.flushed.is_some() && path.flushed == home.flushed;
         let same = path.region == home.region && path.generation == home.generation;
-        if flushed || same || self.is_without(Sabotage::OldPath) {
+        if flushed || same || self.omits(Clause::OldPath) {
             place.slot.forget_left();
         }
     }
