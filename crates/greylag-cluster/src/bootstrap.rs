@@ -213,7 +213,11 @@ impl Bootstrap {
             BootstrapInput::Tick => self.on_tick(now, out),
             BootstrapInput::Discovered(answer) => self.on_answer(now, answer, out),
             BootstrapInput::LookupFailed => {}
-            BootstrapInput::Received { from, message } if from != self.node => self.on_message(now, from, message, out),
+            BootstrapInput::Received { from, message } if from.address() != self.node.address() => {
+                self.on_message(now, from, message, out);
+            }
+            // Ignore another process that names this node's address: it would get the vote that this node gave itself,
+            // or would count as a second voter beside this node.
             BootstrapInput::Received { .. } => {}
             BootstrapInput::Joined => {
                 self.joined = true;
@@ -221,6 +225,29 @@ impl Bootstrap {
                 self.returned.clear();
             }
         }
+        self.check_invariants();
+    }
+
+    /// Source: docs/design/bootstrap.md.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let own_vote = self.vote.as_ref().is_some_and(|vote| vote.candidate == self.node);
+        assert!(!self.founds || own_vote, "a founder never gives its own vote to another node");
+        let newest = self.vote.as_ref().is_none_or(|vote| vote.ballot == self.last_ballot);
+        assert!(newest, "each vote has a ballot of its own");
+        assert!(self.list.is_empty() || self.list.len() >= self.settings.required_contacts, "a list has enough nodes");
+        assert!(!self.joined || self.returned.is_empty(), "a member keeps no record of strangers");
+        if self.votes.len() > 32 {
+            return;
+        }
+        let is_given =
+            |(voter, ballot): (&UniqueAddress, &u64)| self.returned.get(voter).is_none_or(|last| last < ballot);
+        assert!(self.votes.iter().all(is_given), "a vote that was given back is not used");
+        let voters: BTreeSet<&NodeAddress> = self.votes.keys().map(UniqueAddress::address).collect();
+        assert_eq!(voters.len(), self.votes.len(), "one address has one vote");
+        assert!(!voters.contains(self.node.address()), "no other process votes for this node's address");
     }
 
     /// When a `Tick` next has work to do; `None` once this node is a member.

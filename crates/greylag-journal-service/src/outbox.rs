@@ -102,6 +102,28 @@ impl<R> Outbox<R> {
         self.unsent.insert(request_id);
         self.deadlines.insert((deadline, request_id));
         self.calls.insert(request_id, Pending { encoded, deadline, reply, state: State::Unsent, tried: false });
+        self.check_invariants();
+    }
+
+    /// Checks that the indexes are those of the calls: of each call in turn, if they are few.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        assert_eq!(self.deadlines.len(), self.calls.len(), "each call has one deadline");
+        assert!(self.unsent.len() + self.retries.len() <= self.calls.len(), "a call is sent, waits, or is to be sent");
+        if self.calls.len() > 32 {
+            return;
+        }
+        for (id, call) in &self.calls {
+            assert!(self.deadlines.contains(&(call.deadline, *id)), "call {id} ends in time");
+            assert_eq!(self.unsent.contains(id), call.state == State::Unsent, "call {id} is sent next, if it is not");
+            if let State::Retrying(at) = call.state {
+                assert!(self.retries.contains(&(at, *id)), "call {id} is tried again");
+            }
+        }
+        let retrying = self.calls.values().filter(|call| matches!(call.state, State::Retrying(_))).count();
+        assert_eq!(self.retries.len(), retrying, "only calls that wait are tried again");
     }
 
     /// Takes the next calls to send, oldest first, about `max_bytes` of them; they count as sent.
@@ -118,6 +140,7 @@ impl<R> Outbox<R> {
             call.state = State::Sent;
             frame.push(call.encoded.clone());
         }
+        self.check_invariants();
         frame
     }
 
@@ -137,6 +160,7 @@ impl<R> Outbox<R> {
                 self.unsent.insert(*id);
             }
         }
+        self.check_invariants();
     }
 
     /// Handles an answer of the server.
@@ -149,10 +173,11 @@ impl<R> Outbox<R> {
             self.retries.insert((retry_at, id));
             call.tried = true;
             call.state = State::Retrying(retry_at);
-            return;
+            return self.check_invariants();
         }
         let tried_before = call.tried;
         self.finish(id, Outcome::Answered { answer, tried_before }, done);
+        self.check_invariants();
     }
 
     /// Expires calls whose time is over, and queues those whose wait is over.
@@ -174,6 +199,7 @@ impl<R> Outbox<R> {
             self.give_up(id, "no answer before the deadline", done);
         }
         self.give_up_unsent(now, done);
+        self.check_invariants();
     }
 
     /// When [`Outbox::tick`] next has work to do.

@@ -291,6 +291,25 @@ impl Association {
             Input::Shutdown => self.on_shutdown(out),
             Input::Tick => self.on_tick(now, out),
         }
+        self.check_invariants();
+    }
+
+    /// Source: cluster T15, T19.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let mut speaks = false;
+        for (lane, state) in &self.lanes {
+            let is_active = matches!(state.phase, Phase::Active { .. });
+            assert!(!is_active || state.doubled.is_none(), "{lane:?}: the second connection has replaced the first");
+            assert!(!self.is_shut_down || state.phase == Phase::Idle, "{lane:?}: a node that ends opens no stream");
+            speaks |= is_active;
+        }
+        let is_met = self.peer.is_some_and(|uid| !self.quarantined.contains_key(&uid) && !self.is_retired(uid));
+        assert!(is_met || !(speaks || self.established), "a stream is open only to a process that is not refused");
+        assert!(self.ignored.iter().all(|uid| self.is_retired(*uid)), "only replaced processes are ignored");
+        assert!(self.retired.len() <= MAX_RETIRED, "the processes remembered of one address are bounded");
     }
 
     /// When a `Tick` next has work to do.

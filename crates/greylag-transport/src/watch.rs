@@ -250,7 +250,25 @@ impl Watcher {
             }
             WatchInput::Tick => self.on_tick(now, out),
         }
-        debug_assert_eq!(self.by_id.len(), self.watching.values().map(|watch| watch.ids.len()).sum::<usize>());
+        self.check_invariants();
+    }
+
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let ids: usize = self.watching.values().map(|watch| watch.ids.len()).sum();
+        assert_eq!(self.by_id.len(), ids, "each watch is one of a recipient");
+        if self.watching.len() + self.watchers.len() > 32 {
+            return;
+        }
+        for (recipient, watch) in &self.watching {
+            assert!(!watch.ids.is_empty(), "a recipient is watched while a user watches it");
+            assert!(watch.ids.iter().all(|id| self.by_id.get(id) == Some(recipient)), "each watch knows its recipient");
+            let is_removed = recipient.node != self.own && self.tombstones.contains(&recipient.node);
+            assert!(!is_removed, "the removal of a member ends the watches of its recipients");
+        }
+        assert!(self.watchers.values().all(|nodes| !nodes.is_empty()), "a recipient here is kept while it is watched");
     }
 
     /// When a `Tick` next has work to do.

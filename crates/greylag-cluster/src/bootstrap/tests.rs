@@ -158,3 +158,15 @@ fn people_are_told_what_is_waited_for() {
     assert_eq!(BootstrapSettings::new(0).validate().unwrap_err()[0].setting, "bootstrap.required_contacts");
     assert_eq!(BootstrapSettings::test(2).validate(), Ok(()));
 }
+
+/// cluster M24: another process that names this node's address neither gets the vote of a founder nor votes for it.
+#[test]
+fn a_process_that_names_this_address_has_no_vote() {
+    let mut a = One::new("a:1#1", 3);
+    a.answer(0, &THREE);
+    a.answer(5, &THREE);
+    assert!(a.hear(6, "a:1#9", BootstrapMessage::Ask).is_empty(), "it gets no vote");
+    assert!(!founds(&a.hear(6, "a:1#9", BootstrapMessage::Vote { ballot: 1 })));
+    assert!(!founds(&a.hear(6, "b:1#2", BootstrapMessage::Vote { ballot: 1 })), "two of three addresses");
+    assert!(founds(&a.hear(7, "c:1#3", BootstrapMessage::Vote { ballot: 1 })));
+}

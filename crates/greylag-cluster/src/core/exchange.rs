@@ -104,6 +104,16 @@ impl Exchange {
         }
     }
 
+    /// Source: cluster M12, M14.
+    pub(super) fn check_invariants(&self) {
+        let stats = &self.stats;
+        let by_outcome = stats.same + stats.newer + stats.older + stats.merged;
+        debug_assert_eq!(stats.received, by_outcome, "a state that was taken has one outcome");
+        let extra = self.speedups.iter().flatten();
+        debug_assert!(extra.clone().is_sorted(), "extra gossips come in their order");
+        debug_assert!(extra.clone().all(|at| *at <= self.gossip_at), "extra gossips come before the next ordinary one");
+    }
+
     /// Counts a gossip that is ignored.
     pub(super) fn on_ignored(&mut self, why: IgnoredGossip) {
         self.stats.ignore(why);

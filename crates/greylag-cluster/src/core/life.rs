@@ -196,6 +196,18 @@ impl Life {
         self.leave_phase_passed || state.is_leaving_for_good()
     }
 
+    /// Source: cluster M26, M27.
+    pub(super) fn check_invariants(&self) {
+        let told = self.downed.map_or(0, |(_, ticks)| ticks);
+        debug_assert!(told < DOWNED_TICKS || self.has_ended(), "a Down node ends once it has told the news");
+        debug_assert!(self.exiting != Exiting::Done || self.has_ended(), "a node that has done its exit has ended");
+        let was_let_in = self.rejoin_at.is_some() || self.exiting != Exiting::NotYet || self.downed.is_some();
+        debug_assert!(!was_let_in || !self.is_before_membership(), "only a member leaves, is Down, or joins again");
+        if let Some(join) = self.join() {
+            join.check_invariants();
+        }
+    }
+
     /// This node's standing, given whether it distrusts itself; `None` before it is a member.
     pub(super) fn standing(&self, suspect: bool) -> Option<Standing> {
         match self.stage {

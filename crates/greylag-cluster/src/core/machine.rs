@@ -186,7 +186,31 @@ impl ClusterCore {
         self.prove_witnessed(now, out);
         self.tell_provider(now, begin, out);
         self.publish_standing(now, ticked, begin, out);
-        debug_assert!(self.state.gossip().is_sound(), "{:?}", self.state.gossip());
+        self.check_invariants();
+    }
+
+    /// Checks what holds between two inputs. Source: cluster M4, M33.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        self.life.check_invariants();
+        self.exchange.check_invariants();
+        self.trust.check_invariants();
+        let members = &self.state.view().members;
+        if self.life.has_ended() {
+            return assert!(members.is_empty(), "a node that has ended shows no member");
+        }
+        let is_shown = self.state.is_member(self.state.node());
+        assert_eq!(self.life.is_member(), is_shown, "a member is in the state that it gossips");
+        assert!(is_shown || members.is_empty(), "a node that has not joined knows no member");
+        self.state.check_invariants(self.trust.is_suspect());
+        self.detection.check_invariants(&self.state);
+        self.deaths.check_invariants(&self.state);
+        self.downing.check_invariants();
+        self.quarantines.check_invariants(self.state.view());
+        self.address_claims.check_invariants(members);
+        self.foreign_clusters.check_invariants(self.state.leads());
     }
 
     fn omits(&self, clause: Clause) -> bool {

@@ -230,6 +230,23 @@ impl State {
         Change { old, events, only_seen: false, reachability_changed: false }
     }
 
+    /// Checks that the view shows the state, and that confirmed exits are of members that exit. Source: cluster M4, M26.
+    pub(super) fn check_invariants(&self, suspect: bool) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let (gossip, view) = (&self.gossip, &self.view);
+        assert!(gossip.is_sound(), "{gossip:?}");
+        assert!(view.members == gossip.members && view.tombstones == gossip.tombstones, "the view shows the state");
+        assert_eq!(view.cluster_id, gossip.cluster_id, "the view shows the cluster");
+        assert_eq!(view.self_suspect, suspect, "the view shows whether this node distrusts itself");
+        let status = |address: &UniqueAddress| gossip.members.get(address).map(|member| member.status);
+        let exits = |address: &UniqueAddress| status(address).is_some_and(|status| status >= MemberStatus::Exiting);
+        assert!(self.exits.keys().all(exits), "an exit counts once its member is Exiting");
+        let waits = |address: &UniqueAddress| status(address).is_some_and(|status| status < MemberStatus::Exiting);
+        assert!(self.early_exits.keys().all(waits), "an exit that came early counts later");
+    }
+
     /// Lets confirmed exits count once their members are Exiting, and forgets those of removed members.
     fn settle_exits(&mut self) {
         let status = |address: &UniqueAddress| self.gossip.members.get(address).map(|member| member.status);

@@ -20,6 +20,9 @@ use crate::detector::FailureDetector;
 use crate::detector::ring::Ring;
 use crate::gossip::shared::Shared;
 
+/// Limit of watched peers up to which debug builds check each of them.
+const CHECKED_PEERS: usize = 32;
+
 /// Least time between two log lines about late responses.
 const GROWING_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -115,6 +118,33 @@ impl HeartbeatCore {
             HeartbeatInput::Response(from) => self.on_response(now, &from, out),
             HeartbeatInput::Paused => self.on_paused(now),
             HeartbeatInput::Tick => self.on_tick(now, out),
+        }
+        self.check_invariants(now);
+    }
+
+    /// Source: cluster F2, F3, F4.
+    fn check_invariants(&self, now: Instant) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let watched = self.receivers.len() + self.lingering.len();
+        assert_eq!(self.watched.len(), watched, "the watched are the receivers and those that linger");
+        assert!(!self.watched.contains_key(&self.node), "a node does not watch itself");
+        if watched > CHECKED_PEERS {
+            return;
+        }
+        assert!(self.watched.keys().all(|peer| self.ring.contains(peer)), "the watched stand on the ring");
+        assert!(self.receivers.is_disjoint(&self.lingering), "who lingers is no receiver any more");
+        let finds_all_silent = !self.receivers.is_empty() && self.receivers.is_subset(&self.marked);
+        let others = self.ring.len() - usize::from(self.ring.contains(&self.node));
+        assert!(
+            !finds_all_silent || self.receivers.len() == others,
+            "a node that finds all silent watches every member"
+        );
+        for (peer, watched) in &self.watched {
+            let is_judged = watched.detector.is_started() || watched.heard_at.is_some();
+            let is_asked = watched.expected_at.is_some() || self.next_at <= now;
+            assert!(is_judged || is_asked, "{peer}: silence from the start is detected");
         }
     }
 

@@ -109,6 +109,20 @@ impl Proofs {
             ProofInput::Tick => {}
         }
         self.dial_what_is_due(now, out);
+        self.check_invariants();
+    }
+
+    /// Source: cluster S20.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        for (peer, row) in &self.rows {
+            assert!(row.refused < self.dials, "{peer}: enough refusals are a proof, and end the row");
+            assert!(row.dialled_at.is_some() || (row.refused == 0 && !row.in_flight), "{peer}: a result has a dial");
+            let earliest = row.dialled_at.map(|at| at + DIAL_SPACING);
+            assert!(row.in_flight || earliest.is_none_or(|at| at <= row.next_at), "{peer}: dials keep their distance");
+        }
     }
 
     /// When the next dial is due.

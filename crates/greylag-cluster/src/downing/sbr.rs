@@ -316,6 +316,23 @@ impl Sbr {
         Some(DowningDecision { verdict: Verdict::DownSelf, downed, ..decision })
     }
 
+    /// Source: cluster S10, S13, S20.
+    pub(crate) fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        assert!(self.stable_for_self_at <= self.stable_at, "a proof of death postpones no verdict against this node");
+        if self.gossip.members.len() <= 16 {
+            let is_since = self.seen_accused.iter().all(|member| self.seen_since.contains(member));
+            assert!(is_since, "who has seen the present accusations has seen a state since the deadline was reset");
+        }
+        if let Some(unstable) = &self.unstable {
+            assert!(self.relevant.open().next().is_some(), "an instability ends with its last open member");
+            unstable.check_invariants();
+        }
+        self.lease.check_invariants();
+    }
+
     fn own_status(&self) -> Option<MemberStatus> {
         self.gossip.members.get(&self.node).map(|member| member.status)
     }

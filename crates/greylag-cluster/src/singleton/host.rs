@@ -91,6 +91,15 @@ impl SingletonHost {
                 }
             }
         }
+        self.check_invariants();
+    }
+
+    /// Source: cluster P8.
+    fn check_invariants(&self) {
+        if cfg!(debug_assertions) && self.askers.len() <= 32 {
+            let is_member = |asker: &UniqueAddress| self.view.as_ref().is_some_and(|view| view.member(asker).is_some());
+            assert!(self.askers.iter().all(is_member), "only members are told of the instance");
+        }
     }
 
     fn on_identify(&mut self, asker: UniqueAddress, out: &mut Vec<HostEffect>) {

@@ -40,6 +40,11 @@ impl SingletonLease {
         self.state == State::Held
     }
 
+    /// Whether the lease is held, and not lost as far as this node was told.
+    pub(crate) fn is_safely_held(&self) -> bool {
+        self.is_held() && !self.lost
+    }
+
     /// Whether the lease is not held, and no request is under way.
     pub(crate) fn is_free(&self) -> bool {
         self.state == State::Free
@@ -106,6 +111,14 @@ impl SingletonLease {
         if self.retry_at.take_if(|at| *at <= now).is_some() && self.wanted {
             self.ask(out);
         }
+    }
+
+    /// Source: cluster P4.
+    pub(crate) fn check_invariants(&self) {
+        let is_idle = matches!(self.state, State::Free | State::Unsure);
+        debug_assert_eq!(self.retry_at.is_some(), self.wanted && is_idle, "a lease that is wanted is asked for again");
+        let is_ours = matches!(self.state, State::Unsure | State::Held);
+        debug_assert!(self.wanted || !is_ours, "a lease that is not wanted is given back");
     }
 
     fn ask(&mut self, out: &mut Vec<ManagerEffect>) {

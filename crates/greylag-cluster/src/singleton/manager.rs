@@ -121,6 +121,37 @@ impl SingletonManager {
         self.clearance.on_removed(&settled);
         self.judge(now, out);
         self.tell_exiting_done(out);
+        self.check_invariants();
+    }
+
+    /// Source: cluster P3 to P6.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let (state, instance) = (self.state, &self.instance);
+        let is_ending = matches!(state, ManagerState::HandingOver | ManagerState::Stopping);
+        let may_run = is_ending || matches!(state, ManagerState::Oldest | ManagerState::WasOldest);
+        assert!(may_run || !instance.is_running(), "an instance runs in {state:?}");
+        assert!(self.claimants.is_empty() || is_ending, "a claimant waits in {state:?}");
+        assert!(
+            !is_ending || !instance.is_over(),
+            "{state:?} is over once the instance has ended and the lease is free"
+        );
+        assert!(
+            !is_ending || !instance.is_running() || instance.is_stopping(),
+            "{state:?}: the instance was told to end"
+        );
+        let is_idle = state == ManagerState::Oldest && !instance.is_running();
+        assert!(!is_idle || instance.has_ended_by_itself(), "the oldest runs the instance, or it has ended by itself");
+        let has_successor = state == ManagerState::WasOldest && self.roster.successor().is_some();
+        let waits = state == ManagerState::BecomingOldest || has_successor;
+        assert!(!waits || self.retries.next_deadline().is_some(), "{state:?}: requests are repeated");
+        assert!(!self.exiting_told || self.exiting_phase, "the end of the exit is told once it has begun");
+        assert!(!self.downed || !may_run || is_ending, "a Down node ends its instance");
+        instance.check_invariants();
+        self.clearance.check_invariants();
+        self.roster.check_invariants();
     }
 
     /// When a `Tick` next has work to do.

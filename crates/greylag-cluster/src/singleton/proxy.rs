@@ -105,6 +105,18 @@ impl<M> SingletonProxy<M> {
                 }
             }
         }
+        self.check_invariants();
+    }
+
+    /// Source: cluster P8.
+    fn check_invariants(&self) {
+        debug_assert!(self.buffer.len() <= self.capacity, "no more messages are kept than the setting allows");
+        debug_assert!(self.instance.is_none() || self.oldest.is_some(), "an instance runs on the oldest");
+        debug_assert!(self.instance.is_none() || self.buffer.is_empty(), "no message waits for a known instance");
+        let asks = self.oldest.is_some() && self.instance.is_none();
+        debug_assert_eq!(self.identify_at.is_some(), asks, "the oldest is asked until it tells of its instance");
+        let is_empty = self.oldest.is_none() && self.buffer.is_empty();
+        debug_assert!(!self.stopped || is_empty, "a proxy that has stopped keeps nothing");
     }
 
     /// When a `Tick` next has work to do.

@@ -52,6 +52,11 @@ impl PlannedHeads {
         now: StoredHead,
         commits: &mut CommitWriter,
     ) {
+        let known = before.map(|before| before.head).unwrap_or_default();
+        let rises = now.head.epoch >= known.epoch && now.head.highest >= known.highest;
+        debug_assert!(rises && now.head.deleted_to >= known.deleted_to, "{id}: a head only rises");
+        debug_assert!(now.head.deleted_to <= now.head.highest, "{id}: only numbers that were used are deleted");
+        debug_assert!(before.is_none_or(|before| before.pid == now.pid), "{id}: an id keeps its number");
         commits.on_change();
         // The cached head is not durable yet, but a request planned on it fails together with it.
         self.cache.put(&id, now);

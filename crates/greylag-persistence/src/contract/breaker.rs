@@ -235,7 +235,14 @@ impl Breaker {
             BreakerInput::Reachable => self.on_reachable(out),
             BreakerInput::Tick => self.on_tick(now, out),
         }
+        self.check_invariants();
+    }
+
+    fn check_invariants(&self) {
         debug_assert!(!self.is_open || self.probing != Probing::Idle, "an open breaker is probed");
+        let has_failed = self.failures >= self.settings.max_failures.get();
+        debug_assert_eq!(self.is_open, has_failed, "a breaker is open after so many failures in a row");
+        debug_assert!(self.wait <= self.settings.reset_timeout, "the wait for a probe is bounded");
     }
 
     /// When a [`BreakerInput::Tick`] next has work to do; `None` while the store answers, or a probe is under way.
@@ -397,6 +404,7 @@ impl InDoubtWrites {
         } else {
             self.overflowed_until = Some(until);
         }
+        debug_assert!(self.by_id.len() <= self.capacity, "the writes in doubt are bounded");
     }
 
     /// Notes that the outcome of the latest write of `id` is known.

@@ -160,6 +160,26 @@ impl Projection {
             ProjectionInput::Stop => self.stopping = true,
         }
         self.advance(now, out);
+        self.check_invariants();
+    }
+
+    /// Source: persistence §5 (projections).
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let is_claimed = self.owned.is_some();
+        match &self.phase {
+            Phase::Claiming | Phase::Ended => {}
+            Phase::Loading | Phase::Resetting(_) => assert!(is_claimed, "a projection claims its slices first"),
+            Phase::BackingOff { .. } => assert!(self.failures > 0, "a projection backs off after a failure"),
+            Phase::Running(running) => {
+                assert!(is_claimed, "a projection claims its slices first");
+                running.check_invariants();
+                let is_idle = matches!(running.work, Work::Idle) && !self.is_halting();
+                assert!(!is_idle || running.asked, "a projection without work has asked for events");
+            }
+        }
     }
 
     /// When a [`ProjectionInput::Tick`] next has work to do.

@@ -94,6 +94,30 @@ impl Starter {
             Input::Tick => self.retry(now, out),
         }
         self.start_more(now, out);
+        self.check_invariants();
+    }
+
+    /// Source: sharding §4.9.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let unacked: usize = self.shards.values().map(|shard| shard.unacked.len()).sum();
+        assert_eq!(self.retries.len(), unacked, "each request that was not acked is repeated");
+        assert!(self.rate.is_some() || unacked <= MOST_UNDER_WAY, "the requests under way are bounded");
+        assert!(self.queue.is_empty() || self.next_deadline().is_some(), "entities that wait are started later");
+        if self.shards.len() <= 32 {
+            let waiting: BTreeSet<_> = self.queue.iter().collect();
+            assert_eq!(waiting.len(), self.queue.len(), "a shard queues once");
+            for (id, shard) in &self.shards {
+                assert_eq!(
+                    waiting.contains(id),
+                    !shard.left.is_empty(),
+                    "{id:?} queues while it has entities to start"
+                );
+                assert!(!shard.left.is_empty() || !shard.unacked.is_empty(), "{id:?} is done once all are acked");
+            }
+        }
     }
 
     /// When a `Tick` next has work to do.

@@ -67,7 +67,18 @@ impl Callers {
         }
         self.networks.insert(network, taken + 1);
         self.slots.insert(address.clone(), Slot { network, streams: 1, idle_since: None });
+        self.check_invariants();
         Ok(())
+    }
+
+    /// Source: cluster T21, T28.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        assert!(self.slots.len() <= SLOTS, "the slots of all networks are bounded");
+        assert_eq!(self.networks.values().sum::<usize>(), self.slots.len(), "each slot counts for its network");
+        assert!(self.networks.values().all(|taken| (1..=SLOTS_PER_NETWORK).contains(taken)), "a network has few slots");
     }
 
     /// Counts one stream fewer; returns true if that was the last one. The slot is kept until [`Callers::vacate`].
@@ -103,6 +114,7 @@ impl Callers {
                 self.networks.remove(&network);
             }
         }
+        self.check_invariants();
     }
 }
 

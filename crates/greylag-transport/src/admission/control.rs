@@ -134,7 +134,18 @@ impl AdmissionControl {
         }
         host.waiting += 1;
         self.waiting += 1;
+        self.check_invariants();
         Ok(())
+    }
+
+    /// A node with few callers; with many, the work would grow with the square. Source: cluster §7.
+    fn check_invariants(&self) {
+        if cfg!(debug_assertions) && self.hosts.len() <= 64 {
+            let waiting: usize = self.hosts.values().map(|host| host.waiting).sum();
+            assert_eq!(self.waiting, waiting, "each connection without a Hello waits for its host");
+            let is_low = |host: &Host| host.offences.len() < OFFENCES || host.banned_until.is_some();
+            assert!(self.hosts.values().all(is_low), "so many offences within a minute ban their host");
+        }
     }
 
     /// Counts a connection that said Hello and has no stream any more among those that wait. It was admitted before, so
@@ -150,6 +161,7 @@ impl AdmissionControl {
             host.waiting = host.waiting.saturating_sub(1);
         }
         self.waiting = self.waiting.saturating_sub(1);
+        self.check_invariants();
     }
 
     /// Counts an intrusion.

@@ -79,6 +79,9 @@ impl ReliableReceiver {
             }
             ReceiverInput::Arrived { .. } => {}
         }
+        debug_assert!(self.former.len() <= MAX_FORMER, "the incarnations remembered are bounded");
+        let is_current = |uid: Uid| self.peer == Some(uid);
+        debug_assert!(!self.former.iter().any(|(uid, _)| is_current(*uid)), "the current incarnation is no former one");
     }
 
     fn on_arrived<M>(&mut self, seq: u64, message: Option<M>, out: &mut Vec<ReceiverEffect<M>>) {

@@ -180,6 +180,26 @@ impl<M: Clone> ReliableSender<M> {
             SenderInput::Tick => self.on_tick(now, out),
         }
         self.update_deadlines(now);
+        self.check_invariants();
+    }
+
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        assert!(self.waiting() <= self.buffer_size, "the messages that wait are bounded");
+        let first = self.unacked.front().map_or(self.next_seq, |(seq, _)| *seq);
+        assert_eq!(first + self.unacked.len() as u64, self.next_seq, "numbers follow one another");
+        assert!(self.skipped.is_none_or(|skipped| skipped < first), "what was given up is not sent again");
+        assert!(self.unacked.is_empty() || self.peer.is_some(), "numbers are those of an incarnation");
+        assert!(self.early.is_empty() || self.stream.is_none(), "a stream shows which incarnation answers");
+        assert!(self.former.len() <= MAX_FORMER, "the incarnations remembered are bounded");
+        let is_current = |uid: Uid| self.peer == Some(uid);
+        assert!(!self.former.iter().any(|former| is_current(former.uid)), "the current incarnation is no former one");
+        assert!(
+            !self.early.iter().take(16).any(|(uid, _)| is_current(*uid)),
+            "a message for a known incarnation has a number"
+        );
     }
 
     /// When a `Tick` next has work to do.

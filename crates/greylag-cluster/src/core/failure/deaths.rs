@@ -94,6 +94,21 @@ impl Deaths {
         }
     }
 
+    /// Source: cluster S20.
+    pub(in crate::core) fn check_invariants(&self, state: &State) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        assert!(self.witnessed.len() <= WITNESSED_KEPT, "witnesses of strangers take bounded room");
+        assert!(self.proofs.peers().all(|peer| state.is_member(peer)), "only members are dialled");
+        let is_pending = |peer: &UniqueAddress| !state.is_member(peer);
+        let newest = self.witnessed.iter().rev().take(16);
+        assert!(
+            newest.cloned().all(|peer| is_pending(&peer)),
+            "the death of a member that was witnessed is recorded at once"
+        );
+    }
+
     /// Takes the witnessed processes that are members by now, and forgets those that were removed meanwhile.
     pub(in crate::core) fn take_witnessed(&mut self, state: &State) -> Vec<UniqueAddress> {
         if self.witnessed.is_empty() {

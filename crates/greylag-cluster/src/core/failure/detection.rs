@@ -77,6 +77,14 @@ impl Detection {
         self.tell(now, input, out);
     }
 
+    /// Source: cluster F2.
+    pub(in crate::core) fn check_invariants(&self, state: &State) {
+        if cfg!(debug_assertions) && state.gossip().members.len() <= 32 {
+            let watches_members = self.heartbeat.monitored().all(|peer| state.is_member(peer));
+            assert!(watches_members, "only members are watched");
+        }
+    }
+
     fn tell(&mut self, now: Instant, input: HeartbeatInput, out: &mut Vec<Effect>) {
         let mut effects = Vec::new();
         self.heartbeat.handle(now, input, &mut effects);

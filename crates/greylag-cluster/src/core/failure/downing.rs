@@ -112,6 +112,12 @@ impl DowningRule {
         sbr.into_iter().chain(provider).min()
     }
 
+    pub(in crate::core) fn check_invariants(&self) {
+        if let Some(sbr) = &self.sbr {
+            sbr.check_invariants();
+        }
+    }
+
     // --- the resolver ---------------------------------------------------------------------------
 
     /// Shows the resolver a new state.

@@ -32,6 +32,14 @@ impl Quarantines {
         }
     }
 
+    /// Source: cluster T19.
+    pub(in crate::core) fn check_invariants(&self, view: &MembershipView) {
+        if cfg!(debug_assertions) && self.0.len() * view.members.len() <= 100 {
+            let is_free = |peer: &UniqueAddress| view.members.keys().all(|member| member.address() != peer.address());
+            assert!(self.0.keys().all(is_free), "a process whose address a member has taken does not wait");
+        }
+    }
+
     /// Notes the members that `view` shows as removed and `old` does not; those that left in order are quarantined
     /// `after` a while.
     pub(in crate::core) fn on_view(

@@ -181,6 +181,11 @@ impl SelfTrust {
         self.suspect_since.map(|since| now.saturating_duration_since(since))
     }
 
+    /// Source: cluster F9.
+    pub(in crate::core) fn check_invariants(&self) {
+        debug_assert!(self.is_suspect() || self.exchanged.is_empty(), "only a suspect node counts who confirms it");
+    }
+
     /// Whether to publish this standing: at each tick, and whenever it changes.
     pub(in crate::core) fn publishes(&mut self, standing: Standing, ticked: bool) -> bool {
         let publishes = ticked || self.published != Some(standing);

@@ -154,6 +154,14 @@ impl AddressClaims {
         }
     }
 
+    /// Source: cluster T15, M24.
+    pub(in crate::core) fn check_invariants(&self, members: &Members) {
+        if cfg!(debug_assertions) {
+            assert!(self.claims.keys().all(|holder| members.contains_key(holder)), "only members hold an address");
+            assert!(self.own.is_none() || members.is_empty(), "a member waits for no address");
+        }
+    }
+
     /// Forgets claims that no longer matter to these members.
     pub(in crate::core) fn on_members(&mut self, members: &Members) {
         self.claims.retain(|holder, _| members.contains_key(holder));

@@ -140,6 +140,15 @@ impl ForeignClusters {
         }
     }
 
+    /// The memory for strangers is bounded, and only a leader has questions to ask. Source: cluster M25b.
+    pub(in crate::core) fn check_invariants(&self, leads: bool) {
+        debug_assert!(self.hellos.len() <= MOST_HELLOS, "Hellos take bounded room");
+        debug_assert!(self.reported.len() <= MOST_CLUSTERS, "reports of clusters take bounded room");
+        debug_assert!(self.probed.0.len() <= MOST_PROBED + self.seeds.len(), "questions take bounded room");
+        debug_assert_eq!(self.leads_since.is_some(), leads, "this machine knows whether this node leads");
+        debug_assert_eq!(self.leads_since.is_some(), self.probe_at.is_some(), "a leader asks again");
+    }
+
     fn note_hello(&mut self, peer: &UniqueAddress, cluster_id: Option<u128>) {
         match cluster_id {
             Some(id) => {

@@ -208,6 +208,23 @@ impl JoinProcess {
         out.push(Effect::Log(LogLevel::Warn, text));
     }
 
+    /// Source: cluster M24, M25.
+    pub(in crate::core) fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let is_other = |seed: &NodeAddress| self.others.contains(seed);
+        assert!(self.nacks.iter().all(is_other), "only the other seed nodes count for a majority");
+        assert!(self.refusals.keys().all(is_other), "only the other seed nodes can refuse this one");
+        let gives_up = !self.others.is_empty() && self.refusals.len() == self.others.len();
+        assert!(!gives_up, "a join that all seed nodes refuse for good is over");
+        assert!(self.contacts.iter().all(|asked| self.is_seed(asked)), "only seed nodes are asked to let this node in");
+        if let Some((at, to)) = &self.join_at {
+            assert!(self.contacts.contains(to), "a Join is sent again only to a node that got one");
+            assert!(self.restart_at.is_some_and(|restart| *at <= restart), "the search goes on after a Join");
+        }
+    }
+
     fn send_join(&mut self, to: &NodeAddress, identity: &Identity, settings: &ClusterSettings, out: &mut Vec<Effect>) {
         self.contacts.insert(to.clone());
         let message = identity.join_message(settings, self.cluster_id);

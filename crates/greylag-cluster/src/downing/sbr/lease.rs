@@ -167,6 +167,18 @@ impl ResolverLease {
         Some(Answered { picture, ruling, when, granted, queued })
     }
 
+    /// Source: cluster S10.
+    pub(super) fn check_invariants(&self) {
+        if let Some(waiting) = &self.waiting {
+            debug_assert!(waiting.outcome.is_none() || waiting.asked, "only a request has an outcome");
+            debug_assert!(waiting.denied_at.is_none() || self.is_denied(), "only a denial awaits another decision");
+        }
+        if let Some(holding) = &self.holding {
+            let is_due = holding.release_at.is_some();
+            debug_assert!(!is_due || holding.downed.is_empty(), "the lease is kept until those it downed are gone");
+        }
+    }
+
     /// Notes the members that were downed while the lease is held.
     pub(super) fn note_downed(&mut self, downed: &[UniqueAddress]) {
         if let Some(holding) = &mut self.holding {

@@ -81,6 +81,13 @@ impl Unstable {
         self.gone.retain(|_, last| *last >= since);
     }
 
+    /// Source: cluster S13.
+    pub(super) fn check_invariants(&self) {
+        debug_assert!(self.open.values().all(|at| self.since <= *at), "it began with the first of the open members");
+        debug_assert!(self.healed_at.is_none_or(|at| self.since <= at), "what healed before it began is forgotten");
+        debug_assert!(self.gone.values().all(|last| self.since <= *last), "records from before it began are forgotten");
+    }
+
     /// Whether an unreachable member came back since the beginning.
     pub(super) fn has_healed(&self) -> bool {
         self.healed_at.is_some()

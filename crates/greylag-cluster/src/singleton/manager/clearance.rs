@@ -123,6 +123,14 @@ impl Clearance {
         }
     }
 
+    /// Source: cluster P3.
+    pub(super) fn check_invariants(&self) {
+        if cfg!(debug_assertions) {
+            assert!(self.cleared.iter().all(|node| self.asked.contains_key(node)), "only an answer clears a node");
+            assert!(self.asked.values().all(|attempt| *attempt <= self.attempt), "requests are numbered in order");
+        }
+    }
+
     fn is_newest(&self, from: &UniqueAddress, attempt: u64) -> bool {
         self.asked.get(from) == Some(&attempt)
     }

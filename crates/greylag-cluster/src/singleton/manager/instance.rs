@@ -147,6 +147,22 @@ impl Instance {
         self.with_lease(|lease| lease.on_tick(now, out));
     }
 
+    /// Source: cluster P4, P5.
+    pub(super) fn check_invariants(&self) {
+        debug_assert!(self.running || (!self.stopping && !self.silenced), "only an instance is told to end");
+        debug_assert!(!(self.running && self.lease_lost) || self.stopping, "an instance without its lease ends");
+        if let Some(lease) = &self.lease {
+            lease.check_invariants();
+            let hears = self.running && !self.silenced;
+            debug_assert!(!hears || lease.is_safely_held(), "an instance without its lease handles no message");
+        }
+    }
+
+    /// Whether the instance was told to end.
+    pub(super) fn is_stopping(&self) -> bool {
+        self.stopping
+    }
+
     fn with_lease(&mut self, f: impl FnOnce(&mut SingletonLease)) {
         if let Some(lease) = &mut self.lease {
             f(lease);

@@ -219,6 +219,14 @@ impl Roster {
         self.list.extend(current);
     }
 
+    /// Source: cluster P2, P6.
+    pub(super) fn check_invariants(&self) {
+        if cfg!(debug_assertions) {
+            assert!(self.margins.keys().all(|member| !self.is_gone(member)), "a settled member has no margin");
+            assert!(!self.margins.contains_key(&self.node), "a node waits for no margin of its own");
+        }
+    }
+
     // --- predecessors ---------------------------------------------------------------------------
 
     /// The removed members whose margin runs, and the older members that leave, or at the start of this node are about

@@ -108,6 +108,22 @@ impl<P: Content> ShardingConsumer<P> {
         if self.is_busy() != was_busy {
             out.push(Effect::Busy(!was_busy));
         }
+        self.check_invariants();
+    }
+
+    /// Source: delivery S12, S13.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let frames: usize = self.before_start.iter().map(|batch| batch.frames.len()).sum();
+        assert_eq!(self.waiting_frames, frames, "frames that wait for the start are counted");
+        assert!(self.waiting_frames <= self.settings.buffer_size, "frames that wait for the start are bounded");
+        assert!(frames == 0 || self.life == Life::Starting, "frames wait only for the start");
+        assert!(self.streams.len() <= self.settings.max_producers_per_entity, "the producers of an entity are bounded");
+        assert_eq!(self.life == Life::Stopped, self.stop_reported, "the end is reported once");
+        assert!(!self.stop_reported || self.streams.is_empty(), "the end comes after that of all links");
+        self.streams.check_invariants();
     }
 
     /// The next time at which a tick may have an effect; may be early.

@@ -128,6 +128,7 @@ impl<M: Clone> Storing<M> {
             Input::Tick => durable.tick(now, out),
         }
         durable.go_on(now, &mut self.next, out);
+        durable.check_invariants(self.next);
         self.ended = durable.is_over();
     }
 

@@ -53,6 +53,11 @@ impl<K: Ord> Deadlines<K> {
 }
 
 impl ArmedTimer {
+    /// Whether the child is looked at by this deadline.
+    pub(crate) fn covers(&self, deadline: Option<Instant>) -> bool {
+        deadline.is_none_or(|deadline| self.0.is_some_and(|at| at <= deadline))
+    }
+
     /// Whether the popped entry was the child's live one, rather than one superseded by an earlier entry; a live entry
     /// is cleared.
     pub(crate) fn fired(&mut self, entry: Instant) -> bool {

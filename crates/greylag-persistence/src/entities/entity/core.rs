@@ -14,7 +14,7 @@ use super::pending_append::PendingAppend;
 use super::recovery::{Ground, Next, Recovery};
 use super::snapshots::{Follows, Snapshots};
 use crate::contract::journal::Caps;
-use crate::contract::records::event::SeqNr;
+use crate::contract::records::event::{SeqNr, WriterEpoch};
 use crate::contract::records::persistence_id::PersistenceId;
 use crate::contract::records::snapshot::SnapshotCaps;
 use crate::contract::settings::SettingsError;
@@ -150,6 +150,33 @@ impl<B: EventSourced> EntityCore<B> {
             self.deliver_queued(out);
         }
         self.mailbox.end_turn(now, self.phases.is_running());
+        self.check_invariants();
+    }
+
+    /// Source: persistence §2.3 to §2.6, §10.5.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let (runs, writes) = (self.phases.is_running(), self.phases.is_writing());
+        self.ownership.check_invariants(runs, runs || writes);
+        assert!(
+            !runs || !self.mailbox.stop_is_due() || self.ownership.awaits_check(),
+            "a stop that is due is carried out"
+        );
+        let claims = !self.settings.recovery.read_only;
+        assert!(
+            !(runs || writes) || !claims || self.fence.epoch() != WriterEpoch::NONE,
+            "an entity runs under its claim"
+        );
+        assert!(runs || writes || !self.is_delivering(), "only an entity that lives sends its deliveries again");
+        match self.phases.phase() {
+            Phase::Recovering(recovery) => recovery.check_invariants(),
+            Phase::Writing(append) => {
+                assert!(claims && append.last > self.history.seq_nr(), "an append continues the history");
+            }
+            _ => {}
+        }
     }
 
     /// When a [`Input::Tick`] next has work to do.

@@ -124,6 +124,18 @@ impl Recovery {
         self.deadline
     }
 
+    /// Source: persistence §2.5.
+    pub(super) fn check_invariants(&self) {
+        match &self.step {
+            Step::Ended => debug_assert!(false, "a recovery under way waits for an answer"),
+            Step::Replay(replaying) => {
+                debug_assert!(replaying.expected <= replaying.to, "a page is read while records are missing");
+                debug_assert!(replaying.refill_to <= replaying.to, "a refill ends with the history");
+            }
+            Step::Head | Step::Claim | Step::Snapshot(_) | Step::Advance => {}
+        }
+    }
+
     /// Time since the permit was granted.
     pub(super) fn took(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.permit_at)

@@ -56,6 +56,12 @@ impl<C: 'static> Mailbox<C> {
         self.background.takes_commands(now, takes_commands);
         self.stash.check_invariants();
         debug_assert!(self.drain_at.is_none() || takes_commands, "only a running entity drains its stash");
+        let waits = takes_commands && !self.stash.is_idle();
+        debug_assert!(
+            !waits || self.drain_at.is_some(),
+            "a command that can be handled is handled in this turn or the next"
+        );
+        debug_assert!(!takes_commands || !self.stop_after_chain, "an entity stops after the chain that asks for it");
     }
 
     /// The time of the present turn.

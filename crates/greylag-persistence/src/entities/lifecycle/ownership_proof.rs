@@ -50,6 +50,22 @@ impl<S> OwnershipProof<S> {
         self.next_number += 1;
     }
 
+    /// `runs`: whether the entity handles commands; `lives`: whether it does, or writes. Source: persistence §10.5.
+    pub(crate) fn check_invariants(&self, runs: bool, lives: bool) {
+        debug_assert!(
+            lives || (self.held.is_empty() && self.proof == Proof::Idle),
+            "chains are held for a known state"
+        );
+        debug_assert!(
+            !runs || self.held.is_empty() || self.proof != Proof::Idle,
+            "a chain that is held gets its proof"
+        );
+        debug_assert!(
+            self.held.iter().map(|held| held.number).is_sorted(),
+            "chains run in the order of their commands"
+        );
+    }
+
     /// Whether to check the store now; if so, the check counts as under way.
     pub(crate) fn begin_check(&mut self) -> bool {
         let newest = self.held.back().map(|held| held.number);

@@ -189,7 +189,19 @@ impl<B: DurableState> StateEntityCore<B> {
         self.mailbox.begin_turn(now);
         self.on_input(now, input, out);
         self.mailbox.end_turn(now, self.phases.is_running());
+        self.check_invariants();
+    }
+
+    /// Source: persistence §2.6, §10.5.
+    fn check_invariants(&self) {
         self.fence.check_invariants(self.revision);
+        let (runs, writes) = (self.phases.is_running(), self.phases.is_writing());
+        self.ownership.check_invariants(runs, runs || writes);
+        let is_due = runs && self.mailbox.stop_is_due();
+        debug_assert!(!is_due || self.ownership.awaits_check(), "a stop that is due is carried out");
+        if let Phase::Writing(write) = self.phases.phase() {
+            debug_assert!(write.revision > self.revision, "a write continues the revisions");
+        }
     }
 
     /// When a [`Input::Tick`] next has work to do.

@@ -91,6 +91,17 @@ impl Running {
         }
     }
 
+    /// Source: persistence §5 (projections).
+    pub(super) fn check_invariants(&self) {
+        let is_idle = matches!(self.work, Work::Idle);
+        let is_empty = self.queue.is_empty() && self.singly.is_empty();
+        debug_assert!(!self.asked || (is_idle && is_empty), "events are asked for once those before are handled");
+        if let Work::Handling { group, .. } | Work::Retrying { group, .. } = &self.work {
+            debug_assert!(!group.is_empty(), "a handler gets an event");
+        }
+        debug_assert_eq!(self.save_at.is_some(), !self.unsaved.is_empty(), "what is handled is saved in time");
+    }
+
     /// Takes the progress to save, with the mark.
     pub(super) fn take_unsaved(&mut self) -> Option<Vec<Processed>> {
         self.save_at = None;

@@ -191,6 +191,19 @@ impl Feed {
             FeedInput::Page(page) => self.on_page(now, page, out),
         }
         self.ask(now, out);
+        self.check_invariants();
+    }
+
+    /// Source: persistence §5.
+    fn check_invariants(&self) {
+        debug_assert!(self.phase != Phase::Ended || self.until.is_some(), "a live stream does not end");
+        let goes_back = matches!(self.phase, Phase::Asked(Pass::Backtracking))
+            || matches!(self.phase, Phase::Resting { pass: Pass::Backtracking, .. });
+        debug_assert!(!goes_back || self.back.is_some(), "only a stream with two tracks goes back");
+        debug_assert!(
+            !goes_back || self.live.cursor.timestamp().is_some(),
+            "it goes back over events that it has read"
+        );
     }
 
     /// When a [`FeedInput::Tick`] next has work to do.

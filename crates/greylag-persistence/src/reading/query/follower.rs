@@ -157,6 +157,19 @@ impl Follower {
         }
         self.stop_reading_alone(now);
         self.advance(now, out);
+        self.check_invariants();
+    }
+
+    /// Source: persistence §5 (one reader).
+    fn check_invariants(&self) {
+        let is_shared = self.mode == Mode::Shared;
+        debug_assert_eq!(self.own.is_none(), is_shared, "a follower reads by itself until the shared reader feeds it");
+        let is_own = self.own_wants || self.in_flight.is_some();
+        debug_assert!(!is_own || self.own.is_some(), "only its own feed reads");
+        let is_fed = is_shared || matches!(self.mode, Mode::Overlapping { .. });
+        debug_assert!(!self.pulled || is_fed, "only a consumer of the shared reader asks it for more");
+        debug_assert!(!self.demand || self.ready.is_empty(), "an event that is there meets the demand");
+        debug_assert!(self.delivered.numbers.len() <= REMEMBERED, "the numbers kept are bounded");
     }
 
     /// When a [`FollowerInput::Tick`] next has work to do.

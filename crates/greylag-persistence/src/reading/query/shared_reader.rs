@@ -164,6 +164,25 @@ impl SharedReader {
             SharedReaderInput::Tick => self.feed(now, FeedInput::Tick, out),
         }
         self.advance(now, out);
+        self.check_invariants();
+    }
+
+    /// Source: persistence §5 (one reader).
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        assert!(self.slots.len() <= self.capacity(), "the buffer is bounded");
+        assert!(
+            self.staged.is_empty() || self.slots.len() == self.capacity(),
+            "what was read fills the room that there is"
+        );
+        let nexts = || self.consumers.values().map(|consumer| consumer.next);
+        assert!(nexts().all(|next| (self.first..=self.end()).contains(&next)), "a consumer stands in the buffer");
+        assert_eq!(nexts().min().unwrap_or(self.end()), self.first, "events that all have taken are removed");
+        assert_eq!(self.consumers.is_empty(), self.idle_since.is_some(), "a reader idles without consumers");
+        let is_told = self.consumers.values().any(|consumer| consumer.told);
+        assert!(!is_told || self.feed.is_some(), "a consumer joins a reader that reads");
     }
 
     /// When a [`SharedReaderInput::Tick`] next has work to do.
@@ -258,13 +277,15 @@ impl SharedReader {
                 out.push(SharedReaderEffect::Tell(*id, SharedAnswer::Joined));
             }
         }
-        // Refill after trimming; the new events may serve a waiting consumer.
-        while self.fill() {
+        self.fill();
+        loop {
             self.hand_out(now, out);
             self.trim();
+            // Refill after trimming; the new events may serve a waiting consumer.
+            if !self.fill() {
+                break;
+            }
         }
-        self.hand_out(now, out);
-        self.trim();
         self.dismiss_slow_consumers(now, out);
         if self.consumers.is_empty() {
             self.linger(now, out);

@@ -34,6 +34,9 @@ use crate::machine::membership::Members;
 use crate::machine::message::{Epoch, Home};
 use crate::settings::ShardingSettings;
 
+/// Limit of entries up to which debug builds check a collection after each input.
+const CHECKED: usize = 64;
+
 /// See the module's description.
 #[derive(Debug)]
 pub(super) struct Homes {
@@ -155,14 +158,18 @@ impl Homes {
             let same = home.region == *region && home.generation == generation;
             !home.deallocated && (same || unchecked)
         });
-        if !ended {
-            return;
+        if ended {
+            self.end_stopped(shard, leftovers.then(|| region.clone()));
         }
+    }
+
+    /// Ends the home of a shard of which nothing lives there any more, and the handoff that waited for that.
+    pub(super) fn end_stopped(&mut self, shard: &ShardId, leftovers_from: Option<RegionId>) {
         if self.handoffs.stopped(shard) == Some(true) {
             // Allocate at once, even with no traffic: an idle cluster would lose its shards otherwise.
             self.decisions.requests.make_eager(shard);
         }
-        self.deallocate(shard, leftovers.then(|| region.clone()));
+        self.deallocate(shard, leftovers_from);
     }
 
     /// Waits for an owner that stops the shard already, by the order of a predecessor of this incarnation.
@@ -268,6 +275,26 @@ impl Homes {
             }
         }
         hosts
+    }
+
+    /// `is_known`: whether the region is registered; one that is gone is forgotten everywhere. Source: sharding §2.7 to
+    /// §2.12.
+    pub(super) fn check_invariants(&self, is_known: impl Fn(&RegionId) -> bool) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        self.ledger.check_invariants();
+        self.decisions.requests.check_invariants();
+        self.stops.check_invariants();
+        self.orders.drops.check_invariants();
+        self.orders.tables.check_invariants();
+        self.handoffs.check_invariants(|shard| {
+            let home = self.ledger.decided(shard).filter(|home| !home.deallocated)?;
+            Some((home.region.clone(), home.generation))
+        });
+        let asking = self.decisions.requests.askers().chain(self.stops.askers()).chain(self.orders.tables.regions());
+        let known = asking.chain(self.handoffs.participants()).take(CHECKED).all(is_known);
+        assert!(known, "a region that is gone is waited for, and answered, no more");
     }
 
     /// When work of an active coordinator is due.

@@ -64,7 +64,32 @@ impl Coordinator {
         self.dispatch(now, input, out);
         if self.state != CoordinatorState::Stopped && !self.nodes.view.suspect {
             self.process_pending(now, out);
+            self.check_invariants();
         }
+    }
+
+    /// Checks what holds after each input that was not the last. Source: sharding §2.12, §2.13.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) || self.state == CoordinatorState::Stopped {
+            return;
+        }
+        let (state, nodes) = (self.state, &self.nodes);
+        assert_eq!(self.epoch() == 0, state == CoordinatorState::Reading, "{state:?}: an epoch is chosen first");
+        assert_eq!(
+            nodes.registry.inquire_at().is_some(),
+            state == CoordinatorState::Reconciling,
+            "{state:?}: asks nodes"
+        );
+        let rebalances = self.homes.decisions.rebalance_at().is_some();
+        assert_eq!(rebalances, state == CoordinatorState::Active, "{state:?}: rebalances");
+        let commits_epoch = state == CoordinatorState::CommittingEpoch;
+        assert!(commits_epoch || !nodes.journal_state.has_read(), "{state:?}: the state read is taken over once");
+        assert!(!commits_epoch || self.homes.ledger.is_writing(), "the epoch is being written");
+        let decides = matches!(state, CoordinatorState::Reconciling | CoordinatorState::Active);
+        assert!(decides || nodes.registry.regions().next().is_none(), "{state:?}: has no region yet");
+        nodes.journal_state.check_invariants();
+        nodes.registry.check_invariants();
+        self.homes.check_invariants(|region| nodes.registry.contains(region));
     }
 
     fn dispatch(&mut self, now: Instant, input: Input, out: &mut Vec<Effect>) {

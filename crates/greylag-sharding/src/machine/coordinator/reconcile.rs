@@ -136,7 +136,7 @@ impl Coordinator {
     }
 
     /// Drops all claims of a refused region, which may host nothing. Once the region has heard of the refusal, homes
-    /// that it does not claim have ended.
+    /// that it does not claim have ended, and so have the handoffs that wait for their end.
     fn refuse_claims(
         &mut self,
         now: Instant,
@@ -151,7 +151,7 @@ impl Coordinator {
         if current {
             let claimed = |shard: &ShardId| hosted.iter().any(|claim| claim.shard == *shard);
             for shard in self.homes.ledger.shards_of(region).iter().filter(|shard| !claimed(shard)) {
-                self.homes.deallocate(shard, None);
+                self.homes.end_stopped(shard, None);
             }
         }
     }

@@ -176,6 +176,27 @@ impl DaemonManager {
             Input::ShardStopped(shard) => self.on_shard_stopped(shard, out),
             Input::Tick => self.on_tick(now, out),
         }
+        self.check_invariants();
+    }
+
+    /// Source: sharding §6.2.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        assert!(self.waiting.len() <= MOST_WAITING, "the questions that wait are bounded");
+        let is_loading = matches!(self.phase, Phase::Loading { .. });
+        assert!(self.waiting.is_empty() || is_loading, "a question waits only while the record is read");
+        let is_complete = self.record.is_complete;
+        match &self.phase {
+            Phase::Loading { .. } => {}
+            Phase::Pinging { .. } => assert!(is_complete, "workers start once those before have stopped"),
+            Phase::Beginning { record, .. } => {
+                assert!(is_complete && record.previous == self.record.count, "a change follows a complete one");
+            }
+            Phase::Stopping { left, .. } => assert!(!is_complete && !left.is_empty(), "a worker is waited for"),
+            Phase::Completing { .. } => assert!(!is_complete, "a change is completed once"),
+        }
     }
 
     /// When a `Tick` next has work to do.

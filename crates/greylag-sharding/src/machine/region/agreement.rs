@@ -95,6 +95,21 @@ impl Agreement {
         }
     }
 
+    /// Source: sharding §1.5, point 4.
+    pub(super) fn check_invariants(&self) {
+        if !cfg!(debug_assertions) || self.peers.len() > 64 {
+            return;
+        }
+        assert!(!self.peers.contains_key(&self.own), "a node does not ask itself");
+        let mut awaited = self.peers.values().filter(|peer| peer.counts && !peer.answered);
+        assert!(awaited.clone().all(|peer| peer.ask_at.is_some()), "a member whose answer is awaited is asked again");
+        let is_agreed = self.outcome == AgreementOutcome::Agreed;
+        assert!(!is_agreed || awaited.next().is_none(), "all reachable members have answered once they agree");
+        let conflicts = self.peers.values().filter(|peer| peer.conflict.is_some()).count();
+        let is_disputed = self.dispute.is_some() || matches!(self.outcome, AgreementOutcome::Refused(_));
+        assert!(!is_disputed || conflicts > 0 || !self.asks(), "a dispute is one with a member");
+    }
+
     /// The conclusion drawn from the answers so far.
     pub(super) fn outcome(&self) -> &AgreementOutcome {
         &self.outcome

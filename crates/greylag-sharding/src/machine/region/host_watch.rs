@@ -74,6 +74,13 @@ impl HostWatch {
         self.due.insert((at, shard.clone()));
     }
 
+    /// Source: sharding §2.3.
+    pub(super) fn check_invariants(&self) {
+        debug_assert_eq!(self.due.len(), self.watched.len(), "each watched shard is looked at once");
+        let is_idle = self.due.is_empty() && !self.is_absence_reported;
+        debug_assert!(self.absent_since.is_some() || is_idle, "nothing is watched while a member hosts");
+    }
+
     /// Whether the absence of hosts was reported.
     pub(super) fn is_reported(&self) -> bool {
         self.is_absence_reported

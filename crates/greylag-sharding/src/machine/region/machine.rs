@@ -179,6 +179,13 @@ impl Region {
             self.router.messages.check_invariants(are_few.then(buffered));
             let is_closed = || self.places.iter().all(|(_, place)| !place.slot.is_open());
             assert!(!are_few || !self.router.suspect || is_closed(), "nothing passes by a node that is suspect");
+            if are_few {
+                self.places.check_invariants(!self.router.is_without(Sabotage::GenerationCheck));
+            }
+            self.requests.check_invariants();
+            self.agreement.check_invariants();
+            self.router.host_watch.check_invariants();
+            self.router.registration.check_invariants(self.router.state);
         }
     }
 

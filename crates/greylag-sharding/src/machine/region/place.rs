@@ -16,7 +16,7 @@ pub(super) use self::places::Places;
 pub(super) use self::slot::{
     AfterDrain, Ending, Hosting, LeftRoute, Local, Next, OldPath, Remote, Served, Slot, Table, Task,
 };
-use crate::ids::RegionId;
+use crate::ids::{RegionId, ShardId};
 use crate::machine::message::Attempt;
 
 /// Shortest time between two starts of a failed shard that messages wait for.
@@ -112,6 +112,21 @@ impl ShardPlace {
     pub(super) fn has_leftovers_of(&self, hosting: &Hosting) -> bool {
         let mark = |from: &RegionId| self.leftover_marks.contains(&(hosting.generation, from.clone()));
         hosting.leftovers_from.as_ref().is_none_or(mark)
+    }
+
+    /// Source: sharding §2.4, §2.9.
+    fn check_invariants(&self, shard: &ShardId, compares: bool) {
+        self.buffer.check_invariants();
+        let (hosting, handoff) = match &self.slot {
+            Slot::LocalStarting(starting) => (&starting.hosting, None),
+            Slot::Local(local) => (&local.hosting, local.handoff.as_ref()),
+            _ => return,
+        };
+        let generation = Some(hosting.generation);
+        debug_assert!(!compares || generation > self.ended, "{shard:?}: a generation said to have stopped lives here");
+        debug_assert!(!compares || generation <= self.heard, "{shard:?}: a generation that lives here was heard of");
+        let waits = handoff.is_none_or(|wait| !wait.waiting_for.is_empty());
+        debug_assert!(waits, "{shard:?}: a handoff whose marks are in stops the shard");
     }
 
     /// The earliest instant at which a tick has work to do.

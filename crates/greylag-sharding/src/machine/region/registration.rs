@@ -113,6 +113,17 @@ impl Registration {
         self.changed = true;
     }
 
+    /// Source: sharding §2.3.
+    pub(super) fn check_invariants(&self, state: RegionState) {
+        let is_obeyed = match (&self.coordinator, &self.highest_by) {
+            (Some(coordinator), Some(highest_by)) => coordinator == highest_by,
+            _ => true,
+        };
+        debug_assert!(is_obeyed, "the coordinator obeyed is the one that brought the highest epoch");
+        let seeks = matches!(state, RegionState::Unregistered | RegionState::Refused);
+        debug_assert!(!seeks || self.try_at.is_some(), "{state:?}: the region tries again");
+    }
+
     /// When to try again.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.try_at

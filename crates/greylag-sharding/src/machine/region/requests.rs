@@ -39,6 +39,13 @@ impl Requests {
         self.due.next()
     }
 
+    /// Source: sharding §2.11.
+    pub(super) fn check_invariants(&self) {
+        if cfg!(debug_assertions) && self.open.len() <= 64 {
+            assert!(self.due.is_of(self.open.keys()), "each open request is repeated, or ends");
+        }
+    }
+
     fn end(&mut self, number: u64, why: RequestEnd, out: &mut Vec<Effect>) {
         self.due.remove(&number);
         if self.open.remove(&number).is_some() {

@@ -96,6 +96,17 @@ impl ShardLease {
             // Ignore a second start, an unexpected answer, an early tick.
             LeaseInput::Begin | LeaseInput::Answered(_) | LeaseInput::Released | LeaseInput::Tick => {}
         }
+        self.check_invariants();
+    }
+
+    fn check_invariants(&self) {
+        let state = self.state;
+        let waits = matches!(state, State::Free | State::Unsure);
+        debug_assert!(self.retry_at.is_none() || waits, "{state:?}: one request at a time");
+        debug_assert!(self.retry_at.is_some() || state != State::Unsure, "a lease that may be held is asked for again");
+        debug_assert!(!self.is_lost || state != State::Held, "a lease that was lost meanwhile is not held");
+        let ends = matches!(state, State::Asking | State::Releasing | State::Finished);
+        debug_assert!(!self.has_ended || ends, "{state:?}: the shard has ended");
     }
 
     /// When a [`LeaseInput::Tick`] next has work to do.

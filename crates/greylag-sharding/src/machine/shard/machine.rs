@@ -20,6 +20,9 @@ use crate::parcel::FAR;
 use crate::passivation::Passivation;
 use crate::settings::ShardingSettings;
 
+/// Limit of slots up to which a debug build checks each of them after each input.
+const CHECKED_SLOTS: u32 = 32;
+
 /// How many of a stopping shard's entities are named in a warning. Source: sharding §2.9.
 const NAMED_OVERDUE: usize = 5;
 
@@ -93,6 +96,47 @@ impl<E, P: Weigh> Shard<E, P> {
             self.passivate_victims(now, out);
         }
         self.store_next(now, out);
+        self.check_invariants();
+    }
+
+    /// Checks what holds between two inputs; a large shard checks its sums only. Source: sharding §2.9, §4.1 to §4.8.
+    fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let is_serving = self.life.is_serving();
+        assert!(!is_serving || self.leftovers.is_empty(), "a serving shard hands every message to its entity");
+        assert!(!self.is_stopped() || self.table.live() == 0, "a shard that has stopped has no entity");
+        let is_small = self.table.bound() <= CHECKED_SLOTS;
+        if let Some(remembering) = &self.remembering {
+            remembering.check_invariants(is_small.then(|| self.waiting_for_store()));
+        }
+        if !is_small {
+            return;
+        }
+        self.timers.check_invariants();
+        self.passivating.check_invariants();
+        self.table.check_invariants();
+        let slots = || (0..self.table.bound()).map(|at| (at, self.table.get(at)));
+        let mut ready: Vec<u32> = self.turns.pending().collect();
+        ready.sort_unstable();
+        let marked: Vec<u32> = slots().filter(|(_, slot)| slot.ready).map(|(at, _)| at).collect();
+        assert_eq!(ready, marked, "an entity that is ready waits for one turn");
+        let later: usize = slots().map(|(_, slot)| slot.later_len()).sum();
+        assert_eq!(later, self.turns.later, "messages behind stop requests are counted");
+        for (at, slot) in slots() {
+            slot.check_invariants();
+            assert!(slot.deadlines().all(|due| self.timers.has_deadline(due, at)), "a deadline of an entity is set");
+            let is_stored = slot.phase == Phase::Storing && is_serving;
+            let has_write = || self.remembering.as_ref().is_some_and(|remembering| remembering.has_unstored());
+            assert!(!is_stored || has_write(), "messages wait for a write that is under way");
+        }
+    }
+
+    /// The messages in slots that wait for the store.
+    fn waiting_for_store(&self) -> usize {
+        let slots = (0..self.table.bound()).map(|at| self.table.get(at));
+        slots.filter(|slot| slot.phase == Phase::Storing).map(|slot| slot.queue_len()).sum()
     }
 
     /// When a `Tick` next has work to do.

@@ -85,6 +85,10 @@ impl Passivating {
         self.idle.watch(at, tick);
     }
 
+    pub(super) fn check_invariants(&self) {
+        self.idle.check_invariants();
+    }
+
     /// The tick from which slots are checked for being idle.
     pub(super) fn due_at(&self) -> Option<u32> {
         self.idle.due_at()

@@ -188,6 +188,15 @@ impl Remembering {
         self.under_way.is_some() || !self.next.is_empty()
     }
 
+    /// `waiting`: the messages in slots that wait for the store, if those were counted. Source: sharding §4.7, §4.8.
+    pub(super) fn check_invariants(&self, waiting: Option<usize>) {
+        debug_assert!(self.next.is_empty() || self.under_way.is_some(), "a change waits only for the write under way");
+        debug_assert!(
+            waiting.is_none_or(|waiting| waiting == self.waiting),
+            "messages that wait for the store are counted"
+        );
+    }
+
     // --- slots whose messages wait for the store ---
 
     /// The entity's messages wait for a write from now on.

@@ -100,6 +100,22 @@ impl<E, P> Table<E, P> {
         self.slots.remove(at);
     }
 
+    /// Checks that the slot of an entity is found by its id, and that direct addresses are those of incarnations that
+    /// live; for debug builds of small shards. Source: sharding §4.1, §4.11.
+    pub(super) fn check_invariants(&self) {
+        for at in 0..self.bound() {
+            let id = self.get(at).id.as_ref();
+            assert!(id.is_none_or(|id| self.find(id) == Some(at)), "an entity is found by its id");
+        }
+        for (incarnation, at) in &self.direct {
+            let slot = self.get(*at);
+            assert!(
+                slot.id.is_some() && slot.incarnation == *incarnation,
+                "a direct address ends with its incarnation"
+            );
+        }
+    }
+
     /// Gives the slot a new incarnation number.
     pub(super) fn begin_incarnation(&mut self, at: u32) {
         self.last_incarnation += 1;

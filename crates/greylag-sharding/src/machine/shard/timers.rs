@@ -57,6 +57,15 @@ impl Timers {
         Self { wheel: Wheel::new(resolution, now), serial: 0, deadlines: BTreeSet::new(), started_at: now, tick: 0 }
     }
 
+    pub(super) fn check_invariants(&self) {
+        self.wheel.check_invariants();
+    }
+
+    /// Whether this deadline of the entity is set.
+    pub(super) fn has_deadline(&self, due: Instant, at: u32) -> bool {
+        self.deadlines.contains(&(due, at))
+    }
+
     /// Sets the present time.
     pub(super) fn observe(&mut self, now: Instant) {
         let ticks = now.saturating_duration_since(self.started_at).as_millis() / TOUCH_TICK.as_millis();

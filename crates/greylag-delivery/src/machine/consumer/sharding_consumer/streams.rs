@@ -65,6 +65,22 @@ impl<P: Content> Streams<P> {
         }
     }
 
+    /// Checks the sums, and each link of an entity with few. Source: delivery S15.
+    pub(super) fn check_invariants(&self) {
+        if !cfg!(debug_assertions) || self.streams.len() > 16 {
+            return;
+        }
+        let awake = self.streams.iter().filter(|stream| stream.awake).count();
+        assert_eq!(self.awake, awake, "the links that keep the entity awake are counted");
+        let overdue: u64 = self.streams.iter().map(|stream| u64::from(stream.overdue)).sum();
+        assert_eq!(self.overdue, overdue, "overdue deliveries are counted");
+        assert!(self.streams.is_sorted_by(|one, next| one.key < next.key), "a stream has one link, found by its key");
+        for stream in &self.streams {
+            assert!(!stream.link.is_stopped(), "a link that has ended is removed");
+            assert!(stream.armed.covers(stream.link.next_deadline()), "a link is looked at when it has work to do");
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.streams.len()
     }

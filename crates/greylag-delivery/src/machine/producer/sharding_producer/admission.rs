@@ -247,8 +247,17 @@ impl Admission {
         self.recovered.messages > 0
     }
 
-    #[cfg(test)]
-    pub(super) fn used(&self) -> Used {
-        self.all
+    /// Checks that the room in use is `used`. Source: delivery S3, S4.
+    pub(super) fn check_invariants(&self, used: Used) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        assert_eq!(self.all, used, "the room in use is counted");
+        let Used { slots, bytes, messages } = self.recovered;
+        let is_part = slots <= used.slots && bytes <= used.bytes && messages <= used.messages;
+        assert!(is_part, "recovered messages take a part of the room");
+        assert!(self.permits.wanted.is_disjoint(&self.permits.granted), "a permit is granted once");
+        let served = |ticket: &u64| self.permits.used.contains(ticket);
+        assert!(self.permitted.keys().all(served), "only a sender with a permit needs no room");
     }
 }

@@ -299,16 +299,20 @@ impl<P: Portable> ShardingProducer<P> {
     // ---- invariants ---------------------------------------------------------------------------------
 
     pub(super) fn check_invariants(&self) {
-        #[cfg(test)]
-        if self.life == Life::Running && self.links.len() < 20 {
+        if cfg!(debug_assertions) && self.life == Life::Running && self.links.len() < 20 {
+            self.links.check_invariants();
             let states = || self.links.instances().into_iter().filter_map(|instance| self.links.get(instance));
             let used = super::admission::Used {
                 slots: states().map(|state| state.buffered.len() + state.being_stored.len()).sum(),
                 bytes: states().map(|state| state.bytes).sum(),
                 messages: states().map(|state| state.unconfirmed.len() + state.being_stored.len()).sum(),
             };
-            assert_eq!(used, self.admission.used());
+            self.admission.check_invariants(used);
         }
-        debug_assert!(self.life != Life::Closed || self.links.len() == 0);
+        debug_assert!(self.life != Life::Closed || self.links.len() == 0, "a producer ends after its links");
+        debug_assert!(
+            self.life == Life::Loading || self.early.is_empty(),
+            "messages wait only while the queue is loaded"
+        );
     }
 }

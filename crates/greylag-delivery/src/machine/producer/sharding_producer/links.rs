@@ -94,6 +94,24 @@ impl<P: Clone> Links<P> {
         }
     }
 
+    /// Checks that each link is found by its entity and its shard, and is looked at when it has work to do. Source:
+    /// delivery S1.
+    pub(super) fn check_invariants(&self) {
+        assert_eq!(self.by_entity.len(), self.states.len(), "an entity has one link");
+        assert_eq!(self.shards.values().map(|links| links.instances.len()).sum::<usize>(), self.states.len());
+        assert!(
+            self.shards.values().all(|links| !links.is_blank()),
+            "a shard is known while there is something to know"
+        );
+        for (instance, state) in &self.states {
+            assert!(*instance <= self.last_instance, "instances are numbered in order");
+            assert_eq!(self.by_entity.get(&state.entity), Some(instance), "a link is found by its entity");
+            let of_shard = self.shards.get(&state.shard);
+            assert!(of_shard.is_some_and(|links| links.instances.contains(instance)), "a link is found by its shard");
+            assert!(state.armed.covers(state.link.next_deadline()), "a link is looked at when it has work to do");
+        }
+    }
+
     /// The node of the producer.
     pub(super) fn node(&self) -> &UniqueAddress {
         &self.node

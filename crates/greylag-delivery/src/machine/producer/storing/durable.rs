@@ -152,6 +152,29 @@ impl<M: Clone> Durable<M> {
         self.polling.as_ref().and_then(Polling::due_at)
     }
 
+    /// `next`: the number of the next message. Source: delivery D1, D5, D7.
+    pub(super) fn check_invariants(&self, next: u64) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let kind = self.outstanding.map(|outstanding| outstanding.kind);
+        assert_eq!(self.phase == Phase::Opening, kind == Some(Kind::Load), "a queue that opens is loaded");
+        assert!(kind.is_none() || matches!(self.phase, Phase::Opening | Phase::Open), "{:?} calls nobody", self.phase);
+        assert!(kind != Some(Kind::Store) || self.batch.is_some(), "a call stores the batch in hand");
+        assert!(kind != Some(Kind::Confirm) || self.confirming.is_some(), "a call stores the confirmations in hand");
+        let is_empty = self.batch.is_none() && self.queued.is_empty();
+        let rests = self.phase == Phase::Open && kind.is_none();
+        let is_done = is_empty && self.confirming.is_none() && !self.is_closing;
+        assert!(!rests || is_done, "a queue that is open is called while something waits");
+        assert!(self.phase != Phase::Over || is_empty, "no message is left behind");
+        if let Some(batch) = &self.batch {
+            assert_eq!(batch.messages.len(), batch.senders.len(), "each message has a sender");
+            let numbers = (first_of(batch).get()..).zip(&batch.messages);
+            assert!(numbers.clone().all(|(number, sent)| sent.seq_nr.get() == number), "a batch has no gap");
+            assert!(last_of(batch).get() < next, "later messages get later numbers");
+        }
+    }
+
     // ---- inputs of the controller -------------------------------------------------------------------
 
     pub(super) fn start(&mut self, now: Instant, out: &mut Vec<Effect<M>>) {

@@ -97,6 +97,11 @@ impl<P: Clone> Jobs<P> {
         self.pending.range(from..).next().copied()
     }
 
+    /// Whether the message is unconfirmed.
+    pub(super) fn has(&self, total: SeqNr) -> bool {
+        self.all.contains_key(&total)
+    }
+
     pub(super) fn is_held_by(&self, total: SeqNr, link: u64) -> bool {
         self.all.get(&total).is_some_and(|job| job.holders.contains(&link))
     }
@@ -157,7 +162,10 @@ impl<P: Clone> Jobs<P> {
     }
 
     pub(super) fn check_invariants(&self) {
-        debug_assert!(self.pending.iter().all(|total| self.all.contains_key(total)));
+        debug_assert!(self.pending.iter().all(|total| self.has(*total)), "only an unconfirmed message waits");
+        let (newest, timeout) = (self.given_out.back(), self.work_timeout);
+        debug_assert!(newest.is_none() || timeout.is_some(), "only a timeout needs the times");
+        debug_assert!(self.all.last_key_value().is_none_or(|(total, _)| *total <= self.last), "numbers rise");
         debug_assert!(
             self.all.iter().all(|(total, job)| !job.holders.is_empty() || self.pending.contains(total)),
             "a message waits, or a worker has it"

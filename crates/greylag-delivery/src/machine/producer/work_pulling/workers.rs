@@ -328,14 +328,23 @@ impl<P: Clone> Workers<P> {
         None
     }
 
+    /// Source: delivery W2, W3, W6.
     pub(super) fn check_invariants(&self, jobs: &Jobs<P>) {
-        debug_assert_eq!(self.by_worker.len(), self.links.len());
-        #[cfg(test)]
-        for (instance, worker) in &self.links {
-            let held = worker.unconfirmed.iter().filter(|total| jobs.is_held_by(**total, *instance)).count();
-            assert!(held <= worker.unconfirmed.len());
+        debug_assert_eq!(self.by_worker.len(), self.links.len(), "a worker has one link");
+        if !cfg!(debug_assertions) || self.links.len() > 16 {
+            return;
         }
-        let _ = jobs;
+        assert!(self.former.len() <= MAX_FORMER, "the workers remembered are bounded");
+        assert!(
+            self.former.values().all(|gone| !gone.unconfirmed.is_empty()),
+            "only a worker with messages is remembered"
+        );
+        for (instance, worker) in &self.links {
+            assert_eq!(self.by_worker.get(&worker.worker), Some(instance), "a link is found by its worker");
+            assert!(worker.armed.covers(worker.link.next_deadline()), "a link is looked at when it has work to do");
+            let is_held = |total: &SeqNr| !jobs.has(*total) || jobs.is_held_by(*total, *instance);
+            assert!(worker.unconfirmed.iter().take(64).all(is_held), "a worker holds the messages that it was given");
+        }
     }
 }
 

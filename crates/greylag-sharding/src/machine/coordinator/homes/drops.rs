@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use greylag_core::Generation;
 
+use super::CHECKED;
 use crate::ids::{RegionId, ShardId};
 use crate::timetable::Timetable;
 
@@ -71,6 +72,18 @@ impl Drops {
     /// Whether the region was told to drop any shard, and has not answered.
     pub(in crate::machine::coordinator) fn waits_for_region(&self, region: &RegionId) -> bool {
         self.by_shard.values().any(|regions| regions.contains_key(region))
+    }
+
+    /// Source: sharding §2.13.
+    pub(in crate::machine::coordinator) fn check_invariants(&self) {
+        if cfg!(debug_assertions) && self.by_shard.len() <= CHECKED {
+            let of = |(shard, regions): (&ShardId, &BTreeMap<RegionId, Generation>)| {
+                assert!(!regions.is_empty(), "{shard:?} waits for a region");
+                regions.keys().map(|region| (shard.clone(), region.clone())).collect::<Vec<_>>()
+            };
+            let told: Vec<_> = self.by_shard.iter().flat_map(of).collect();
+            assert!(self.due.is_of(told.iter()), "each order to drop is repeated until it is answered");
+        }
     }
 
     /// When the next order is repeated.

@@ -16,6 +16,7 @@ use greylag_core::Generation;
 
 pub(in crate::machine::coordinator) use self::handoff::HandOffEffect;
 use self::handoff::{Due, HandOff, Step, Times};
+use super::CHECKED;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::coordinator::protocol::{CoordinatorEvent, HandOffPhase};
 use crate::machine::message::{Attempt, Epoch};
@@ -234,6 +235,35 @@ impl HandOffs {
     /// Whether the shard is moving.
     pub(in crate::machine::coordinator) fn contains(&self, shard: &ShardId) -> bool {
         self.by_shard.contains_key(shard)
+    }
+
+    /// Source: sharding §2.9.
+    pub(in crate::machine::coordinator) fn check_invariants(
+        &self,
+        decided: impl Fn(&ShardId) -> Option<(RegionId, Generation)>,
+    ) {
+        if !cfg!(debug_assertions) || self.by_shard.len() > CHECKED {
+            return;
+        }
+        assert!(self.due.is_of(self.by_shard.keys()), "each handoff has a deadline");
+        assert!(self.acked.is_empty(), "a handoff goes on without the regions that are gone");
+        for (shard, handoff) in &self.by_shard {
+            let home = Some((handoff.owner.clone(), handoff.generation));
+            assert_eq!(decided(shard), home, "{shard:?}: what is handed off is a home");
+            assert!(
+                handoff.flush_from.is_subset(&handoff.participants),
+                "{shard:?}: marks come from those told to stop"
+            );
+            if let Step::AwaitAcks { waiting, .. } = &handoff.step {
+                assert!(!waiting.is_empty(), "{shard:?}: the last ack lets the owner stop the shard");
+                assert!(waiting.is_subset(&handoff.participants), "{shard:?}: acks come from those told to stop");
+            }
+        }
+    }
+
+    /// The regions that take part in handoffs, as often as they do.
+    pub(in crate::machine::coordinator) fn participants(&self) -> impl Iterator<Item = &RegionId> {
+        self.by_shard.values().flat_map(|handoff| &handoff.participants)
     }
 
     /// The shards that are moving.

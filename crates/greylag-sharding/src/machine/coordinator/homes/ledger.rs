@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use greylag_core::Generation;
 
+use super::CHECKED;
 use super::placement::Placement;
 use crate::allocation::ShardList;
 use crate::ids::{RegionId, ShardId};
@@ -155,6 +156,11 @@ impl Ledger {
         Some((self.batch, events))
     }
 
+    /// Whether a write is under way.
+    pub(in crate::machine::coordinator) fn is_writing(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
     /// Ends a write that is durable and returns its events. `None` if it is not the write under way.
     pub(in crate::machine::coordinator) fn committed(&mut self, batch: u64) -> Option<Vec<StateEvent>> {
         self.in_flight.take_if(|(number, _)| *number == batch).map(|(_, events)| events)
@@ -163,6 +169,37 @@ impl Ledger {
     /// The events of the write under way, if `batch` is its number.
     pub(in crate::machine::coordinator) fn under_way(&self, batch: u64) -> Option<&Vec<StateEvent>> {
         self.in_flight.as_ref().filter(|(number, _)| *number == batch).map(|(_, events)| events)
+    }
+
+    /// Source: sharding §2.7, point 7.
+    pub(in crate::machine::coordinator) fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        assert!(self.queue.is_empty() || self.in_flight.is_some(), "a decision waits only for the write under way");
+        let is_newest = self.in_flight.as_ref().is_none_or(|(batch, _)| *batch == self.batch);
+        assert!(is_newest, "one write is under way at a time");
+        if self.homes.len() + self.pending.len() + self.queue.len() > CHECKED {
+            return;
+        }
+        let under_way = self.in_flight.iter().flat_map(|(_, events)| events);
+        let to_come: Vec<&StateEvent> = under_way.chain(&self.queue).collect();
+        for (shard, home) in &self.pending {
+            let latest = to_come.iter().rev().find_map(|event| match event {
+                StateEvent::Home { shard: of, home } if of == shard => Some(home),
+                _ => None,
+            });
+            assert_eq!(latest, Some(home), "{shard:?}: the latest decision is on its way to the store");
+        }
+        let shards: BTreeSet<&ShardId> = self.homes.keys().chain(self.pending.keys()).collect();
+        let lives = |shard: &&&ShardId| self.decided(shard).is_some_and(|home| !home.deallocated);
+        let placed: BTreeMap<_, _> = self.placement.all().map(|(shard, region, at)| (shard, (region, at))).collect();
+        assert_eq!(placed.len(), shards.iter().filter(lives).count(), "each shard with a home is placed once");
+        for (shard, (region, generation)) in placed {
+            let home = self.decided(shard).filter(|home| !home.deallocated);
+            let is_there = home.is_some_and(|home| home.region == *region && home.generation == generation);
+            assert!(is_there, "{shard:?} is placed where it was decided");
+        }
     }
 
     /// Applies a durable decision. Returns whether it is the latest about its shard.

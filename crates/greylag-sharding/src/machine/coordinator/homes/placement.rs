@@ -57,6 +57,16 @@ impl Placement {
         self.0.get(region).map(|hosted| hosted.shards.clone()).unwrap_or_default()
     }
 
+    /// In debug builds: the shards with their regions and generations.
+    pub(in crate::machine::coordinator) fn all(&self) -> impl Iterator<Item = (&ShardId, &RegionId, Generation)> {
+        self.0.iter().flat_map(|(region, hosted)| {
+            debug_assert!(!hosted.generations.is_empty(), "{region:?} has a shard");
+            debug_assert!(hosted.generations.is_sorted(), "{region:?}: shards stand in the order of allocation");
+            debug_assert_eq!(hosted.generations.len(), hosted.shards.len(), "{region:?}: each shard has a generation");
+            hosted.shards.iter().zip(&hosted.generations).map(move |(shard, generation)| (shard, region, *generation))
+        })
+    }
+
     /// The regions that have shards.
     pub(in crate::machine::coordinator) fn regions(&self) -> impl Iterator<Item = &RegionId> {
         self.0.keys()

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::CHECKED;
 use crate::ids::{RegionId, ShardId};
 
 /// Unusable answers of the strategy before a request is dropped.
@@ -51,6 +52,22 @@ impl Requests {
             waiting.remove(region);
             !waiting.is_empty()
         });
+    }
+
+    /// Source: sharding §2.7.
+    pub(in crate::machine::coordinator) fn check_invariants(&self) {
+        if cfg!(debug_assertions) && self.waiting.len() <= CHECKED {
+            assert!(self.waiting.values().all(|regions| !regions.is_empty()), "a shard is awaited by a region");
+            let is_dropped = |failures: &u32| *failures >= STRATEGY_TRIES;
+            assert!(!self.failures.values().any(is_dropped), "a request that failed too often is dropped");
+        }
+        let newest = self.asked.as_ref().is_none_or(|(call, _)| *call == self.calls);
+        debug_assert!(newest, "one call is under way at a time");
+    }
+
+    /// The regions that wait for homes, as often as they do.
+    pub(in crate::machine::coordinator) fn askers(&self) -> impl Iterator<Item = &RegionId> {
+        self.waiting.values().flatten()
     }
 
     /// The shards for which regions wait.

@@ -10,6 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use super::CHECKED;
 use crate::ids::{RegionId, ShardId};
 use crate::timetable::Timetable;
 
@@ -101,6 +102,29 @@ impl Stops {
     pub(in crate::machine::coordinator) fn forget(&mut self, region: &RegionId) {
         let keys: Vec<_> = self.requests.keys().filter(|(asker, _)| asker == region).cloned().collect();
         keys.iter().for_each(|key| self.end(key));
+    }
+
+    /// Source: sharding §2.11.
+    pub(in crate::machine::coordinator) fn check_invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        assert!(self.requests.len() <= MAX_REQUESTS, "the requests are bounded");
+        if self.requests.len() > CHECKED || self.by_shard.len() > CHECKED {
+            return;
+        }
+        assert!(self.ends.is_of(self.requests.keys()), "each request is forgotten in the end");
+        let waits: BTreeSet<_> =
+            self.requests.iter().flat_map(|(key, it)| it.waiting.iter().map(move |at| (at, key))).collect();
+        let indexed: BTreeSet<_> =
+            self.by_shard.iter().flat_map(|(at, keys)| keys.iter().map(move |key| (at, key))).collect();
+        assert_eq!(waits, indexed, "a shard knows the requests that wait for it");
+        assert!(self.fresh.iter().all(|shard| self.by_shard.contains_key(shard)), "only awaited shards are looked at");
+    }
+
+    /// The regions that ask, as often as they do.
+    pub(in crate::machine::coordinator) fn askers(&self) -> impl Iterator<Item = &RegionId> {
+        self.requests.keys().map(|(region, _)| region)
     }
 
     /// When the next request is forgotten.

@@ -57,6 +57,17 @@ impl Tables {
         !self.queue.is_empty() && !std::mem::replace(&mut self.is_turn_asked, true)
     }
 
+    /// Source: sharding §2.2.
+    pub(in crate::machine::coordinator) fn check_invariants(&self) {
+        debug_assert!(self.queue.is_empty() || self.is_turn_asked, "a table under way has asked for a turn");
+        debug_assert!(self.left <= TURN, "a turn is bounded");
+    }
+
+    /// The regions that get a table.
+    pub(in crate::machine::coordinator) fn regions(&self) -> impl Iterator<Item = &RegionId> {
+        self.queue.iter().map(|(region, _)| region)
+    }
+
     /// The next region, the shard behind which to go on, and how many homes may be visited.
     pub(in crate::machine::coordinator) fn next(&mut self, frame: usize) -> Option<(RegionId, Option<ShardId>, usize)> {
         if self.is_turn_asked || self.left == 0 {

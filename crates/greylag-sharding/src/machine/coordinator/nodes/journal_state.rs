@@ -73,6 +73,17 @@ impl JournalState {
         self.wait_until.is_none()
     }
 
+    /// Source: sharding §2.13.
+    pub(in crate::machine::coordinator) fn check_invariants(&self) {
+        let is_empty = self.regions.is_empty() && self.read.is_none() && self.next().is_none();
+        debug_assert!(self.is_kept || is_empty, "replicated data needs no state of a journal");
+    }
+
+    /// Whether the state read is kept until the epoch is durable.
+    pub(in crate::machine::coordinator) fn has_read(&self) -> bool {
+        self.read.is_some()
+    }
+
     /// When a tick next has work to do.
     pub(in crate::machine::coordinator) fn next(&self) -> Option<Instant> {
         [self.wait_until, self.refresh_at].into_iter().flatten().min()

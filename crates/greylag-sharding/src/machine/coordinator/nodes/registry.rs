@@ -74,6 +74,23 @@ impl Registry {
         self.regions.remove(region);
     }
 
+    /// Source: sharding §2.3, §2.12.
+    pub(in crate::machine::coordinator) fn check_invariants(&self) {
+        if !cfg!(debug_assertions) || self.regions.len() > 64 {
+            return;
+        }
+        let mut hosting = BTreeSet::new();
+        for (region, entry) in &self.regions {
+            assert!(!self.gone.contains(region), "{region:?} is proven to be gone, and registered");
+            assert!(self.answered.contains(&region.node), "{region:?} was answered");
+            assert!(
+                entry.proxy || !self.without_region.contains(&region.node),
+                "{region:?} hosts, on a node without one"
+            );
+            assert!(entry.proxy || hosting.insert(&region.node), "{region:?}: a process has one region that hosts");
+        }
+    }
+
     /// Whether the region is proven to be gone.
     pub(in crate::machine::coordinator) fn is_gone(&self, region: &RegionId) -> bool {
         self.gone.contains(region)

@@ -125,6 +125,20 @@ impl Buffer {
         }
     }
 
+    /// Source: sharding §2.5.
+    pub(in crate::machine::region) fn check_invariants(&self) {
+        if !cfg!(debug_assertions) || self.ahead.len() + self.plain.len() + self.newer.len() > 64 {
+            return;
+        }
+        let all = || self.ahead.iter().chain(&self.plain).chain(&self.newer);
+        assert_eq!(self.messages, all().filter(|waiting| waiting.is_message()).count(), "messages are counted");
+        let leftovers = all().filter(|waiting| matches!(waiting.rank, Rank::Leftover { .. })).count();
+        assert_eq!(self.leftovers, leftovers, "leftovers are counted");
+        let waits = self.ahead.iter().chain(&self.plain);
+        assert!(waits.map(|waiting| waiting.stamped).max() <= Some(self.newest), "no stamp is beyond the newest");
+        assert!(self.plain.iter().all(|waiting| waiting.rank == Rank::Plain), "only plain entries stand behind");
+    }
+
     fn count(&mut self, waiting: &Waiting) {
         self.messages += usize::from(waiting.is_message());
         self.leftovers += usize::from(matches!(waiting.rank, Rank::Leftover { .. }));

@@ -108,6 +108,7 @@ impl ShardPlace {
                 // Only messages of this generation become leftovers: the next owner takes leftovers unchecked, and this
                 // region does not know which older messages former owners have handled.
                 let home = Home { previous: Some(generation), ..Home::new(shard_id, own, generation) };
+                self.note_generation(generation);
                 self.own(now, router, &home, Task::Absent);
                 self.accept_handoff(now, shard, router, attempt, flush_from, out);
             }

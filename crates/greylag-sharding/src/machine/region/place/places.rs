@@ -111,6 +111,32 @@ impl Places {
         self.stored.len()
     }
 
+    /// Checks each place, for a region with few. `compares`: whether generations are compared, which a simulation may
+    /// leave out. Source: sharding §2.4, §2.9.
+    pub(in crate::machine::region) fn check_invariants(&self, compares: bool) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        for (shard, stored) in &self.stored {
+            match stored {
+                StoredPlace::AtRest { .. } => {
+                    assert!(!self.hosted.contains(shard), "{shard:?} is hosted, and elsewhere")
+                }
+                StoredPlace::Place(place) => {
+                    assert_eq!(
+                        self.hosted.contains(shard),
+                        place.slot.hosted().is_some(),
+                        "{shard:?} is hosted, or not"
+                    );
+                    place.check_invariants(shard, compares);
+                }
+            }
+        }
+        let busy = |(shard, place): (_, PlaceView<'_>)| place.deadline().map(|_| shard);
+        let busy: Vec<&ShardId> = self.iter().filter_map(busy).collect();
+        assert!(self.alarms.is_of(busy.into_iter()), "each shard with work to do has an alarm");
+    }
+
     /// The shards whose place satisfies `wanted`.
     pub(in crate::machine::region) fn of(&self, wanted: impl Fn(&ShardPlace) -> bool) -> Vec<ShardId> {
         self.iter().filter(|(_, place)| wanted(place)).map(|(shard, _)| shard.clone()).collect()

@@ -74,6 +74,11 @@ impl Turns {
         }
     }
 
+    /// The slots that have the turn, or wait for it.
+    pub(in crate::machine::shard) fn pending(&self) -> impl Iterator<Item = u32> {
+        self.turn.iter().map(|(at, _)| *at).chain(self.ready.iter().copied())
+    }
+
     /// Removes all entities that wait for a turn.
     pub(in crate::machine::shard) fn clear(&mut self) {
         self.ready.clear();

@@ -54,6 +54,15 @@ impl IdleWheel {
         }
     }
 
+    /// Checks that each watched slot of a small shard stands in one bucket, or is to be checked now.
+    pub(super) fn check_invariants(&self) {
+        if cfg!(debug_assertions) && self.watched.len() <= 1 {
+            let standing = self.buckets.values().map(Vec::len).sum::<usize>() + self.due.len();
+            let watched: u32 = self.watched.iter().map(|word| word.count_ones()).sum();
+            assert_eq!(standing, watched as usize, "each watched slot stands in one bucket");
+        }
+    }
+
     /// The tick from which slots are due.
     pub(super) fn due_at(&self) -> Option<u32> {
         self.buckets.keys().next().map(|bucket| bucket.saturating_add(1).saturating_mul(self.width))

@@ -196,6 +196,14 @@ impl<P: Weigh> Extra<P> {
         direct
     }
 
+    /// Checks that the bytes of a short queue are counted.
+    fn check_bytes(&self) {
+        if self.queue.len() + self.later.len() <= 64 {
+            let queued = self.queue.iter().filter_map(Item::payload).chain(&self.later);
+            assert_eq!(self.bytes, queued.map(Weigh::weight).sum::<usize>(), "the bytes that wait are counted");
+        }
+    }
+
     /// Number of messages behind the stop request.
     pub(in crate::machine::shard) fn later_count(&self) -> usize {
         self.later.len()
@@ -302,6 +310,38 @@ impl<E, P> Slot<E, P> {
         if self.extra.as_ref().is_some_and(|extra| extra.is_empty()) {
             self.extra = None;
         }
+    }
+}
+
+impl<E, P: Weigh> Slot<E, P> {
+    /// Checks one slot, for debug builds. Source: sharding §4.1, §4.5.
+    pub(in crate::machine::shard) fn check_invariants(&self) {
+        let lives = matches!(self.phase, Phase::Starting | Phase::Active | Phase::Suspended(_));
+        assert!(lives || self.entity.is_none(), "an entity exists in {:?}", self.phase);
+        assert!(lives || !self.stop_requested, "only an incarnation is asked to stop");
+        assert!(
+            self.suspended.is_none() || matches!(self.phase, Phase::Suspended(_)),
+            "only a suspension is warned of"
+        );
+        if let Some(extra) = &self.extra {
+            extra.check_bytes();
+            assert!(extra.later.is_empty() || self.stop_requested, "messages wait behind a stop request");
+            assert!(extra.held.is_none() || self.phase == Phase::Held, "{:?} is held", self.phase);
+            let is_ended = extra.timers.is_empty() && extra.receive_timeout.is_none() && extra.stop_deadline.is_none();
+            assert!(lives || is_ended, "the times of an incarnation end with it");
+        }
+        assert!(self.id.is_some() || (self.extra.is_none() && !self.ready), "a free slot is empty");
+    }
+
+    /// The deadlines of the slot that are kept beside the wheel.
+    pub(in crate::machine::shard) fn deadlines(&self) -> impl Iterator<Item = Instant> {
+        let extra = self.extra.iter();
+        extra.flat_map(|extra| [extra.stop_deadline, extra.held.map(|(until, _)| until)]).flatten()
+    }
+
+    /// Number of messages behind the stop request.
+    pub(in crate::machine::shard) fn later_len(&self) -> usize {
+        self.extra.as_ref().map_or(0, |extra| extra.later.len())
     }
 }
 

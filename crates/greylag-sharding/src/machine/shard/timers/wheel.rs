@@ -93,6 +93,21 @@ impl<T> Wheel<T> {
         self.release(place);
     }
 
+    /// Checks a wheel of few items: each stands in the bucket of its tick, which lies ahead.
+    pub(in crate::machine::shard) fn check_invariants(&self) {
+        if !cfg!(debug_assertions) || self.entries.len() > 64 {
+            return;
+        }
+        for entry in self.entries.iter().filter(|entry| entry.item.is_some()) {
+            assert!(entry.tick > self.now, "what is due was given out");
+            let (level, bucket) = entry.bucket;
+            let of = &self.levels[usize::from(level)];
+            assert!(of.occupied & (1 << bucket) != 0, "an item is found by its bucket");
+            let block = BITS * u32::from(level);
+            assert_eq!((entry.tick >> block) & (BUCKETS as u64 - 1), u64::from(bucket), "an item stands in its bucket");
+        }
+    }
+
     /// The time of the tick with which an item is due next, or moves to a finer level.
     pub(in crate::machine::shard) fn next_deadline(&self) -> Option<Instant> {
         let (tick, _) = self.next_tick()?;
