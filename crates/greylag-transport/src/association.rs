@@ -301,9 +301,9 @@ impl Association {
         }
         let mut speaks = false;
         for (lane, state) in &self.lanes {
-            let is_active = matches!(state.phase, Phase::Active { .. });
+            let is_active = matches!(state.phase, LanePhase::Active { .. });
             assert!(!is_active || state.doubled.is_none(), "{lane:?}: the second connection has replaced the first");
-            assert!(!self.is_shut_down || state.phase == Phase::Idle, "{lane:?}: a node that ends opens no stream");
+            assert!(!self.is_shut_down || state.phase == LanePhase::Idle, "{lane:?}: a node that ends opens no stream");
             speaks |= is_active;
         }
         let is_met = self.peer.is_some_and(|uid| !self.quarantined.contains_key(&uid) && !self.is_retired(uid));

@@ -170,10 +170,12 @@ impl Projection {
         }
         let is_claimed = self.owned.is_some();
         match &self.phase {
-            Phase::Claiming | Phase::Ended => {}
-            Phase::Loading | Phase::Resetting(_) => assert!(is_claimed, "a projection claims its slices first"),
-            Phase::BackingOff { .. } => assert!(self.failures > 0, "a projection backs off after a failure"),
-            Phase::Running(running) => {
+            ProjectionPhase::Claiming | ProjectionPhase::Ended => {}
+            ProjectionPhase::Loading | ProjectionPhase::Resetting(_) => {
+                assert!(is_claimed, "a projection claims its slices first")
+            }
+            ProjectionPhase::BackingOff { .. } => assert!(self.failures > 0, "a projection backs off after a failure"),
+            ProjectionPhase::Running(running) => {
                 assert!(is_claimed, "a projection claims its slices first");
                 running.check_invariants();
                 let is_idle = matches!(running.work, Work::Idle) && !self.is_halting();

@@ -47,13 +47,15 @@ impl<K: Ord + Clone> Timetable<K> {
         self.order.clear();
     }
 
-    /// In debug builds: whether these keys, each once, are those with a due time.
-    pub(crate) fn is_of<'a>(&self, mut keys: impl ExactSizeIterator<Item = &'a K>) -> bool
-    where
-        K: 'a,
-    {
+    /// How many keys have a due time.
+    pub(crate) fn len(&self) -> usize {
         debug_assert_eq!(self.times.len(), self.order.len(), "each key has one due time");
-        keys.len() == self.times.len() && keys.all(|key| self.times.contains_key(key))
+        self.times.len()
+    }
+
+    /// The due time of the key.
+    pub(crate) fn get(&self, key: &K) -> Option<Instant> {
+        self.times.get(key).copied()
     }
 
     /// The earliest due time.

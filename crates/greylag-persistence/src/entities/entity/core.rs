@@ -171,8 +171,8 @@ impl<B: EventSourced> EntityCore<B> {
         );
         assert!(runs || writes || !self.is_delivering(), "only an entity that lives sends its deliveries again");
         match self.phases.phase() {
-            Phase::Recovering(recovery) => recovery.check_invariants(),
-            Phase::Writing(append) => {
+            EntityPhase::Recovering(recovery) => recovery.check_invariants(),
+            EntityPhase::Writing(append) => {
                 assert!(claims && append.last > self.history.seq_nr(), "an append continues the history");
             }
             _ => {}

@@ -199,7 +199,7 @@ impl<B: DurableState> StateEntityCore<B> {
         self.ownership.check_invariants(runs, runs || writes);
         let is_due = runs && self.mailbox.stop_is_due();
         debug_assert!(!is_due || self.ownership.awaits_check(), "a stop that is due is carried out");
-        if let Phase::Writing(write) = self.phases.phase() {
+        if let EntityPhase::Writing(write) = self.phases.phase() {
             debug_assert!(write.revision > self.revision, "a write continues the revisions");
         }
     }

@@ -196,9 +196,9 @@ impl Feed {
 
     /// Source: persistence §5.
     fn check_invariants(&self) {
-        debug_assert!(self.phase != Phase::Ended || self.until.is_some(), "a live stream does not end");
-        let goes_back = matches!(self.phase, Phase::Asked(Pass::Backtracking))
-            || matches!(self.phase, Phase::Resting { pass: Pass::Backtracking, .. });
+        debug_assert!(self.phase != FeedPhase::Ended || self.until.is_some(), "a live stream does not end");
+        let goes_back = matches!(self.phase, FeedPhase::Asked(Pass::Backtracking))
+            || matches!(self.phase, FeedPhase::Resting { pass: Pass::Backtracking, .. });
         debug_assert!(!goes_back || self.back.is_some(), "only a stream with two tracks goes back");
         debug_assert!(
             !goes_back || self.live.cursor.timestamp().is_some(),

@@ -288,10 +288,7 @@ impl Homes {
         self.stops.check_invariants();
         self.orders.drops.check_invariants();
         self.orders.tables.check_invariants();
-        self.handoffs.check_invariants(|shard| {
-            let home = self.ledger.decided(shard).filter(|home| !home.deallocated)?;
-            Some((home.region.clone(), home.generation))
-        });
+        self.handoffs.check_invariants(|shard| self.ledger.decided(shard).filter(|home| !home.deallocated));
         let asking = self.decisions.requests.askers().chain(self.stops.askers()).chain(self.orders.tables.regions());
         let known = asking.chain(self.handoffs.participants()).take(CHECKED).all(is_known);
         assert!(known, "a region that is gone is waited for, and answered, no more");

@@ -185,17 +185,17 @@ impl DaemonManager {
             return;
         }
         assert!(self.waiting.len() <= MOST_WAITING, "the questions that wait are bounded");
-        let is_loading = matches!(self.phase, Phase::Loading { .. });
+        let is_loading = matches!(self.phase, ManagerPhase::Loading { .. });
         assert!(self.waiting.is_empty() || is_loading, "a question waits only while the record is read");
         let is_complete = self.record.is_complete;
         match &self.phase {
-            Phase::Loading { .. } => {}
-            Phase::Pinging { .. } => assert!(is_complete, "workers start once those before have stopped"),
-            Phase::Beginning { record, .. } => {
+            ManagerPhase::Loading { .. } => {}
+            ManagerPhase::Pinging { .. } => assert!(is_complete, "workers start once those before have stopped"),
+            ManagerPhase::Beginning { record, .. } => {
                 assert!(is_complete && record.previous == self.record.count, "a change follows a complete one");
             }
-            Phase::Stopping { left, .. } => assert!(!is_complete && !left.is_empty(), "a worker is waited for"),
-            Phase::Completing { .. } => assert!(!is_complete, "a change is completed once"),
+            ManagerPhase::Stopping { left, .. } => assert!(!is_complete && !left.is_empty(), "a worker is waited for"),
+            ManagerPhase::Completing { .. } => assert!(!is_complete, "a change is completed once"),
         }
     }
 

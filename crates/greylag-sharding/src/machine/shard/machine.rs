@@ -21,7 +21,7 @@ use crate::passivation::Passivation;
 use crate::settings::ShardingSettings;
 
 /// Limit of slots up to which a debug build checks each of them after each input.
-const CHECKED_SLOTS: u32 = 32;
+const CHECKED_SLOTS: u32 = 16;
 
 /// How many of a stopping shard's entities are named in a warning. Source: sharding §2.9.
 const NAMED_OVERDUE: usize = 5;
@@ -127,7 +127,7 @@ impl<E, P: Weigh> Shard<E, P> {
         for (at, slot) in slots() {
             slot.check_invariants();
             assert!(slot.deadlines().all(|due| self.timers.has_deadline(due, at)), "a deadline of an entity is set");
-            let is_stored = slot.phase == Phase::Storing && is_serving;
+            let is_stored = slot.phase == IncarnationPhase::Storing && is_serving;
             let has_write = || self.remembering.as_ref().is_some_and(|remembering| remembering.has_unstored());
             assert!(!is_stored || has_write(), "messages wait for a write that is under way");
         }
@@ -136,7 +136,7 @@ impl<E, P: Weigh> Shard<E, P> {
     /// The messages in slots that wait for the store.
     fn waiting_for_store(&self) -> usize {
         let slots = (0..self.table.bound()).map(|at| self.table.get(at));
-        slots.filter(|slot| slot.phase == Phase::Storing).map(|slot| slot.queue_len()).sum()
+        slots.filter(|slot| slot.phase == IncarnationPhase::Storing).map(|slot| slot.queue_len()).sum()
     }
 
     /// When a `Tick` next has work to do.

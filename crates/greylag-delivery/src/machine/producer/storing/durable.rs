@@ -158,15 +158,19 @@ impl<M: Clone> Durable<M> {
             return;
         }
         let kind = self.outstanding.map(|outstanding| outstanding.kind);
-        assert_eq!(self.phase == Phase::Opening, kind == Some(Kind::Load), "a queue that opens is loaded");
-        assert!(kind.is_none() || matches!(self.phase, Phase::Opening | Phase::Open), "{:?} calls nobody", self.phase);
+        assert_eq!(self.phase == QueuePhase::Opening, kind == Some(Kind::Load), "a queue that opens is loaded");
+        assert!(
+            kind.is_none() || matches!(self.phase, QueuePhase::Opening | QueuePhase::Open),
+            "{:?} calls nobody",
+            self.phase
+        );
         assert!(kind != Some(Kind::Store) || self.batch.is_some(), "a call stores the batch in hand");
         assert!(kind != Some(Kind::Confirm) || self.confirming.is_some(), "a call stores the confirmations in hand");
         let is_empty = self.batch.is_none() && self.queued.is_empty();
-        let rests = self.phase == Phase::Open && kind.is_none();
+        let rests = self.phase == QueuePhase::Open && kind.is_none();
         let is_done = is_empty && self.confirming.is_none() && !self.is_closing;
         assert!(!rests || is_done, "a queue that is open is called while something waits");
-        assert!(self.phase != Phase::Over || is_empty, "no message is left behind");
+        assert!(self.phase != QueuePhase::Over || is_empty, "no message is left behind");
         if let Some(batch) = &self.batch {
             assert_eq!(batch.messages.len(), batch.senders.len(), "each message has a sender");
             let numbers = (first_of(batch).get()..).zip(&batch.messages);

@@ -18,7 +18,7 @@ pub(in crate::machine::coordinator) use self::handoff::HandOffEffect;
 use self::handoff::{Due, HandOff, Step, Times};
 use super::CHECKED;
 use crate::ids::{RegionId, ShardId};
-use crate::machine::coordinator::protocol::{CoordinatorEvent, HandOffPhase};
+use crate::machine::coordinator::protocol::{CoordinatorEvent, HandOffPhase, StoredHome};
 use crate::machine::message::{Attempt, Epoch};
 use crate::settings::ShardingSettings;
 use crate::timetable::Timetable;
@@ -238,18 +238,21 @@ impl HandOffs {
     }
 
     /// Source: sharding §2.9.
-    pub(in crate::machine::coordinator) fn check_invariants(
+    pub(in crate::machine::coordinator) fn check_invariants<'a>(
         &self,
-        decided: impl Fn(&ShardId) -> Option<(RegionId, Generation)>,
+        decided: impl Fn(&ShardId) -> Option<&'a StoredHome>,
     ) {
         if !cfg!(debug_assertions) || self.by_shard.len() > CHECKED {
             return;
         }
-        assert!(self.due.is_of(self.by_shard.keys()), "each handoff has a deadline");
+        assert_eq!(self.due.len(), self.by_shard.len(), "each handoff has a deadline");
         assert!(self.acked.is_empty(), "a handoff goes on without the regions that are gone");
         for (shard, handoff) in &self.by_shard {
-            let home = Some((handoff.owner.clone(), handoff.generation));
-            assert_eq!(decided(shard), home, "{shard:?}: what is handed off is a home");
+            assert_eq!(self.due.get(shard), handoff.deadline(), "{shard:?}: the handoff goes on in time");
+            let home = decided(shard);
+            let is_home =
+                home.is_some_and(|home| home.region == handoff.owner && home.generation == handoff.generation);
+            assert!(is_home, "{shard:?}: what is handed off is a home, not {home:?}");
             assert!(
                 handoff.flush_from.is_subset(&handoff.participants),
                 "{shard:?}: marks come from those told to stop"

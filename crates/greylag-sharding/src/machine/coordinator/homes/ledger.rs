@@ -191,11 +191,10 @@ impl Ledger {
             });
             assert_eq!(latest, Some(home), "{shard:?}: the latest decision is on its way to the store");
         }
-        let shards: BTreeSet<&ShardId> = self.homes.keys().chain(self.pending.keys()).collect();
-        let lives = |shard: &&&ShardId| self.decided(shard).is_some_and(|home| !home.deallocated);
-        let placed: BTreeMap<_, _> = self.placement.all().map(|(shard, region, at)| (shard, (region, at))).collect();
-        assert_eq!(placed.len(), shards.iter().filter(lives).count(), "each shard with a home is placed once");
-        for (shard, (region, generation)) in placed {
+        let settled = self.homes.iter().filter(|(shard, _)| !self.is_pending(shard)).map(|(_, entry)| &entry.stored);
+        let lives = settled.chain(self.pending.values()).filter(|home| !home.deallocated).count();
+        assert_eq!(self.placement.all().count(), lives, "each shard with a home is placed once");
+        for (shard, region, generation) in self.placement.all() {
             let home = self.decided(shard).filter(|home| !home.deallocated);
             let is_there = home.is_some_and(|home| home.region == *region && home.generation == generation);
             assert!(is_there, "{shard:?} is placed where it was decided");

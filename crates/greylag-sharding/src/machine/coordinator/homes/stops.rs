@@ -113,12 +113,15 @@ impl Stops {
         if self.requests.len() > CHECKED || self.by_shard.len() > CHECKED {
             return;
         }
-        assert!(self.ends.is_of(self.requests.keys()), "each request is forgotten in the end");
-        let waits: BTreeSet<_> =
-            self.requests.iter().flat_map(|(key, it)| it.waiting.iter().map(move |at| (at, key))).collect();
-        let indexed: BTreeSet<_> =
-            self.by_shard.iter().flat_map(|(at, keys)| keys.iter().map(move |key| (at, key))).collect();
-        assert_eq!(waits, indexed, "a shard knows the requests that wait for it");
+        assert_eq!(self.ends.len(), self.requests.len(), "each request is forgotten in the end");
+        for (key, request) in &self.requests {
+            assert!(self.ends.get(key).is_some(), "each request is forgotten in the end");
+            let knows = |shard: &ShardId| self.by_shard.get(shard).is_some_and(|keys| keys.contains(key));
+            assert!(request.waiting.iter().all(knows), "a shard knows the requests that wait for it");
+        }
+        let waiting: usize = self.requests.values().map(|request| request.waiting.len()).sum();
+        let known: usize = self.by_shard.values().map(BTreeSet::len).sum();
+        assert_eq!(known, waiting, "a shard knows only requests that wait for it");
         assert!(self.fresh.iter().all(|shard| self.by_shard.contains_key(shard)), "only awaited shards are looked at");
     }
 

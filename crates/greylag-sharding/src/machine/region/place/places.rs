@@ -117,24 +117,19 @@ impl Places {
         if !cfg!(debug_assertions) {
             return;
         }
+        let mut busy = 0;
         for (shard, stored) in &self.stored {
-            match stored {
-                StoredPlace::AtRest { .. } => {
-                    assert!(!self.hosted.contains(shard), "{shard:?} is hosted, and elsewhere")
-                }
-                StoredPlace::Place(place) => {
-                    assert_eq!(
-                        self.hosted.contains(shard),
-                        place.slot.hosted().is_some(),
-                        "{shard:?} is hosted, or not"
-                    );
-                    place.check_invariants(shard, compares);
-                }
-            }
+            let is_hosted = self.hosted.contains(shard);
+            let StoredPlace::Place(place) = stored else {
+                assert!(!is_hosted, "{shard:?} is hosted, and elsewhere");
+                continue;
+            };
+            assert_eq!(is_hosted, place.slot.hosted().is_some(), "{shard:?} is hosted, or not");
+            assert_eq!(self.alarms.get(shard), place.deadline(), "{shard:?} has an alarm for its work");
+            busy += usize::from(place.deadline().is_some());
+            place.check_invariants(shard, compares);
         }
-        let busy = |(shard, place): (_, PlaceView<'_>)| place.deadline().map(|_| shard);
-        let busy: Vec<&ShardId> = self.iter().filter_map(busy).collect();
-        assert!(self.alarms.is_of(busy.into_iter()), "each shard with work to do has an alarm");
+        assert_eq!(self.alarms.len(), busy, "only a shard with work to do has an alarm");
     }
 
     /// The shards whose place satisfies `wanted`.

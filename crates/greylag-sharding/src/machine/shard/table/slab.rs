@@ -316,17 +316,20 @@ impl<E, P> Slot<E, P> {
 impl<E, P: Weigh> Slot<E, P> {
     /// Checks one slot, for debug builds. Source: sharding §4.1, §4.5.
     pub(in crate::machine::shard) fn check_invariants(&self) {
-        let lives = matches!(self.phase, Phase::Starting | Phase::Active | Phase::Suspended(_));
+        let lives = matches!(
+            self.phase,
+            IncarnationPhase::Starting | IncarnationPhase::Active | IncarnationPhase::Suspended(_)
+        );
         assert!(lives || self.entity.is_none(), "an entity exists in {:?}", self.phase);
         assert!(lives || !self.stop_requested, "only an incarnation is asked to stop");
         assert!(
-            self.suspended.is_none() || matches!(self.phase, Phase::Suspended(_)),
+            self.suspended.is_none() || matches!(self.phase, IncarnationPhase::Suspended(_)),
             "only a suspension is warned of"
         );
         if let Some(extra) = &self.extra {
             extra.check_bytes();
             assert!(extra.later.is_empty() || self.stop_requested, "messages wait behind a stop request");
-            assert!(extra.held.is_none() || self.phase == Phase::Held, "{:?} is held", self.phase);
+            assert!(extra.held.is_none() || self.phase == IncarnationPhase::Held, "{:?} is held", self.phase);
             let is_ended = extra.timers.is_empty() && extra.receive_timeout.is_none() && extra.stop_deadline.is_none();
             assert!(lives || is_ended, "the times of an incarnation end with it");
         }
