@@ -96,6 +96,12 @@ impl Instance {
         self.ended_by_itself = !std::mem::take(&mut self.stopping);
     }
 
+    /// Forgets how the last instance ended: this node is not the oldest any more, and starts an instance when it is the
+    /// oldest anew.
+    pub(super) fn end_tenure(&mut self) {
+        self.ended_by_itself = false;
+    }
+
     // --- the lease ------------------------------------------------------------------------------
 
     pub(super) fn uses_lease(&self) -> bool {

@@ -47,6 +47,7 @@ impl SingletonManager {
 
     fn become_younger(&mut self) {
         self.state = ManagerState::Younger;
+        self.instance.end_tenure();
         self.retries.stop();
         self.clearance.on_oldest(self.roster.other_oldest());
     }

@@ -161,7 +161,7 @@ impl<M: Clone> Durable<M> {
         assert_eq!(self.phase == QueuePhase::Opening, kind == Some(Kind::Load), "a queue that opens is loaded");
         assert!(
             kind.is_none() || matches!(self.phase, QueuePhase::Opening | QueuePhase::Open),
-            "{:?} calls nobody",
+            "a queue makes no call while it is {:?}",
             self.phase
         );
         assert!(kind != Some(Kind::Store) || self.batch.is_some(), "a call stores the batch in hand");
