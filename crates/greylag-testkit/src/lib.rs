@@ -41,3 +41,4 @@ pub mod postgres;
 pub mod small_disk;
 pub mod stranger;
 pub mod transcript;
+pub mod uid;

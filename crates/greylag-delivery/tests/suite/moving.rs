@@ -1,7 +1,7 @@
 //! Messages to entities of the producer's own node, entities that move to another node, and nodes that leave.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use greylag_sharding::{
     AllocationStrategy, Ctx, EntityCtx, EntityKey, EntityType, Event, Failure, Region, RegionEvent, RegionState,
     Sharding, ShardingSettings,
 };
+use greylag_testkit::uid::fresh_uid;
 use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Serialize};
 
@@ -183,8 +184,6 @@ impl AllocationStrategy for ManualAllocation {
 }
 
 /// Replicators are known per process, so no two nodes of these tests may have the same incarnation.
-static LAST_UID: AtomicU64 = AtomicU64::new(0);
-
 struct World {
     network: MemoryNetwork,
     codec: CountingCodec,
@@ -220,7 +219,7 @@ impl World {
 
     /// Starts a member of the cluster of the node `one:1`.
     async fn node(&self, address: &str) -> Node {
-        let address = format!("{address}#{}", LAST_UID.fetch_add(1, Ordering::Relaxed) + 1);
+        let address = format!("{address}#{}", fresh_uid());
         let address: UniqueAddress = address.parse().expect("an address");
         let remoting = self.network.node(address.clone(), Arc::new(Registry::new()));
         let cluster = Cluster::start(ClusterSettings::test(), remoting).await.expect("it starts");

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use greylag_cluster::{Cluster, ClusterSettings};
@@ -14,6 +13,7 @@ use greylag_delivery::{
     UnreadableError, WithDelivery,
 };
 use greylag_sharding::{Ctx, EntityKey, EntityType, Failure, Region, Sharding, ShardingSettings};
+use greylag_testkit::uid::fresh_uid;
 use greylag_transport::QuarantineReason;
 use greylag_transport::memory::MemoryNetwork;
 
@@ -58,8 +58,6 @@ struct World {
 }
 
 /// Replicators are known per process, so no two nodes of these tests may have the same incarnation.
-static LAST_UID: AtomicU64 = AtomicU64::new(0);
-
 async fn within<F: IntoFuture>(future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future).await.expect("it takes too long")
 }
@@ -69,7 +67,7 @@ async fn sharding(network: &MemoryNetwork, address: &str, roles: &[&str]) -> Sha
 }
 
 async fn sharding_with(network: &MemoryNetwork, address: &str, roles: &[&str], settings: ShardingSettings) -> Sharding {
-    let address = format!("{address}#{}", LAST_UID.fetch_add(1, Ordering::Relaxed) + 1);
+    let address = format!("{address}#{}", fresh_uid());
     let remoting = network.node(address.parse().unwrap(), Arc::new(Registry::new()));
     let roles = roles.iter().map(|role| (*role).to_owned()).collect();
     let cluster = Cluster::start(ClusterSettings { roles, ..ClusterSettings::test() }, remoting).await.unwrap();

@@ -172,7 +172,7 @@ impl Projection {
         match &self.phase {
             ProjectionPhase::Claiming | ProjectionPhase::Ended => {}
             ProjectionPhase::Loading | ProjectionPhase::Resetting(_) => {
-                assert!(is_claimed, "a projection claims its slices first")
+                assert!(is_claimed, "a projection claims its slices first");
             }
             ProjectionPhase::BackingOff { .. } => assert!(self.failures > 0, "a projection backs off after a failure"),
             ProjectionPhase::Running(running) => {

@@ -25,6 +25,7 @@ use greylag_persistence::{
     Effect, EventSourced, EventSourcedSettings, FaultyStates, InMemoryStates, NotInfluence, PersistenceId, Revision,
     StateEffect, StateOp, StateStore, StateWrite, StoreFault, StoredCodec, Stores, Tracked, Under, WriterUuid,
 };
+use greylag_testkit::uid::fresh_uid;
 use greylag_transport::Remoting;
 use greylag_transport::memory::MemoryNetwork;
 
@@ -39,8 +40,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const COUNTER: EntityKey<Command> = EntityKey::new("Counter");
 const GAUGE: EntityKey<Command> = EntityKey::new("DurableCounter");
 
+/// A node with a uid of its own: what belongs to a process incarnation, such as the names of its replicators, is found
+/// by the uid, and these tests run beside each other.
 fn remoting(network: &MemoryNetwork) -> Arc<dyn Remoting> {
-    network.node("a:1#1".parse().unwrap(), Arc::new(Registry::new()))
+    network.node(format!("a:1#{}", fresh_uid()).parse().unwrap(), Arc::new(Registry::new()))
 }
 
 async fn alone(settings: ShardingSettings) -> Sharding {
@@ -650,7 +653,7 @@ async fn a_region_that_stops_keeps_what_was_told_before() {
 
 #[tokio::test]
 async fn a_durable_state_needs_a_store_that_its_nodes_share() {
-    // A node for each start: the replicator of an earlier start on the same node may still have its name.
+    // A node for each start: the replicator of an earlier start may still have its name.
     let init = async |stores| {
         let cluster = Cluster::start(ClusterSettings::test(), remoting(&MemoryNetwork::new())).await.unwrap();
         cluster.join_self().await.unwrap();

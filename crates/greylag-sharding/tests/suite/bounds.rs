@@ -14,6 +14,7 @@ use greylag_sharding::{
     AskError, Ctx, DirectRef, Entity, EntityCtx, EntityKey, EntityType, Failure, Region, SendError, Sharding,
     ShardingSettings,
 };
+use greylag_testkit::uid::fresh_uid;
 use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -83,12 +84,11 @@ impl Entity for Waits {
 
 /// Two nodes, of which the first hosts; returns the region of the other one.
 async fn region(settings: ShardingSettings) -> (Vec<Cluster>, Region<Message>) {
-    static UIDS: AtomicUsize = AtomicUsize::new(1);
     let network = MemoryNetwork::new();
     let mut clusters = Vec::new();
     let mut regions = Vec::new();
     for (host, role) in [("a", "host"), ("b", "asker")] {
-        let address = format!("{host}:1#{}", UIDS.fetch_add(1, Ordering::SeqCst));
+        let address = format!("{host}:1#{}", fresh_uid());
         let remoting = network.node(address.parse().unwrap(), Arc::new(Registry::new()));
         let cluster = Cluster::start(ClusterSettings::test().with_roles([role]), remoting).await.unwrap();
         let sharding = Sharding::start(cluster.clone(), None, settings.clone()).await.unwrap();

@@ -1,7 +1,6 @@
 //! Daemon processes over real clusters of nodes that live in one process. Source: sharding §6.2, scenario 80.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -14,6 +13,7 @@ use greylag_sharding::{
     DaemonError, DaemonInit, DaemonProcesses, Entity, EntityCtx, EntityKey, EntityType, Failure, InitError, Sharding,
     ShardingSettings,
 };
+use greylag_testkit::uid::fresh_uid;
 use greylag_transport::memory::MemoryNetwork;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -105,8 +105,6 @@ impl Entity for Worker {
 }
 
 /// Gives each node another incarnation, since replicators are registered per process by it.
-static LAST_UID: AtomicU64 = AtomicU64::new(0);
-
 struct Node {
     address: UniqueAddress,
     cluster: Cluster,
@@ -122,7 +120,7 @@ impl Node {
     async fn joined_every(network: &MemoryNetwork, address: &str, roles: &[&str], interval: Duration) -> Self {
         // `RUST_LOG=greylag=debug` shows what the nodes do.
         tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).try_init().ok();
-        let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed) + 1).expect("not zero");
+        let uid = Uid::new(fresh_uid()).expect("not zero");
         let address = UniqueAddress::new(address.parse().expect("an address"), uid);
         let remoting = network.node(address.clone(), Arc::new(Registry::new()));
         let resolver = SbrSettings { stable_after: Duration::from_secs(3), ..SbrSettings::default() };

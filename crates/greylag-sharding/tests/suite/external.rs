@@ -1,7 +1,6 @@
 //! Shards that the program places, and custom strategies, over real clusters of nodes that live in one process.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -17,6 +16,7 @@ use greylag_sharding::{
     AllocationStrategy, Entity, EntityCtx, EntityKey, EntityType, ExternalAllocation, ExternalShardsError, Failure,
     Region, Sharding, ShardingSettings,
 };
+use greylag_testkit::uid::fresh_uid;
 use greylag_transport::memory::MemoryNetwork;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -43,8 +43,6 @@ fn pets(strategy: impl AllocationStrategy) -> EntityType<Where> {
 }
 
 /// Gives each node another incarnation, since replicators are registered per process by it.
-static LAST_UID: AtomicU64 = AtomicU64::new(0);
-
 struct Node {
     address: UniqueAddress,
     cluster: Cluster,
@@ -55,7 +53,7 @@ struct Node {
 impl Node {
     /// A member of the cluster to which the node `a:1` belongs, without entity types.
     async fn joined(network: &MemoryNetwork, address: &str, change: impl FnOnce(&mut ClusterSettings)) -> Self {
-        let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed) + 1).expect("not zero");
+        let uid = Uid::new(fresh_uid()).expect("not zero");
         let address = UniqueAddress::new(address.parse().expect("an address"), uid);
         let remoting = network.node(address.clone(), Arc::new(Registry::new()));
         let resolver = SbrSettings { stable_after: Duration::from_secs(20), ..SbrSettings::default() };

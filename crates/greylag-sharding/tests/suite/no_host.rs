@@ -54,7 +54,7 @@ async fn region_event(events: &mut RegionEvents, wanted: impl Fn(&RegionEvent) -
 #[tokio::test]
 async fn scenario_108_a_type_that_no_member_hosts_says_so_and_keeps_nothing() {
     let network = MemoryNetwork::new();
-    let (cluster, carts) = node(&network, "a:1#1001", "web").await;
+    let (cluster, carts) = node(&network, "a:1#1101", "web").await;
     let mut events = carts.subscribe();
     let question = || carts.entity_ref("1").ask(|reply_to| reply_to);
     // One message waits when the region reports that no member hosts, another is sent later: each ends after its own
@@ -67,7 +67,7 @@ async fn scenario_108_a_type_that_no_member_hosts_says_so_and_keeps_nothing() {
     assert_eq!(cluster.readiness().not_ready, ["Cart: no member with role \"carts\""]);
 
     let waits = question().send();
-    let (_second, _) = node(&network, "b:1#1002", "carts").await;
+    let (_second, _) = node(&network, "b:1#1102", "carts").await;
     let next = |event: &RegionEvent| matches!(event, RegionEvent::NoHost { .. } | RegionEvent::HostFound);
     assert_eq!(region_event(&mut events, next).await, RegionEvent::HostFound, "it was said once");
     // The ask that waited is answered, or its timeout passed before the host was a member.

@@ -1,7 +1,6 @@
 //! Inspection of entity types over clusters of nodes that live in one process: sharding scenarios 3, 5, 14, 15 and 78.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use greylag_persistence::Ctx;
 use greylag_sharding::ids::{EntityId, EntityTypeName, RegionId, ShardId};
 use greylag_sharding::inspection::{ClusterStats, CurrentRegions, EntityCounts, EntityLocation};
 use greylag_sharding::{Entity, EntityKey, EntityType, Failure, NotStarted, Region, Sharding, ShardingSettings};
+use greylag_testkit::uid::fresh_uid;
 use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Serialize};
 
@@ -84,8 +84,6 @@ fn counters(key: EntityKey<Command>, gate: &Gate) -> EntityType<Command> {
 }
 
 /// Gives each node another incarnation, since replicators are registered per process by it.
-static LAST_UID: AtomicU64 = AtomicU64::new(7800);
-
 struct Node {
     cluster: Cluster,
     address: UniqueAddress,
@@ -101,7 +99,7 @@ async fn node(network: &MemoryNetwork, address: &str, cluster: ClusterSettings, 
 }
 
 async fn start(network: &MemoryNetwork, address: &str, cluster: ClusterSettings, sharding: ShardingSettings) -> Node {
-    let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed)).unwrap();
+    let uid = Uid::new(fresh_uid()).unwrap();
     let address = UniqueAddress::new(address.parse().unwrap(), uid);
     let remoting = network.node(address.clone(), Arc::new(Registry::new()));
     let cluster = Cluster::start(cluster, remoting).await.unwrap();

@@ -2,7 +2,6 @@
 //! before its timeout.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use greylag_codec::json;
 use greylag_core::{DeadLetterReason, Registry, ReplyTo, Uid, UniqueAddress};
 use greylag_persistence::Ctx;
 use greylag_sharding::{AskError, Entity, EntityKey, EntityType, Failure, Region, Sharding, ShardingSettings};
+use greylag_testkit::uid::fresh_uid;
 use greylag_transport::Remoting;
 use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Serialize};
@@ -82,12 +82,11 @@ struct TwoNodes {
 
 impl TwoNodes {
     async fn new(settings: ShardingSettings) -> Self {
-        static LAST_UID: AtomicU64 = AtomicU64::new(0);
         let network = MemoryNetwork::new();
         let settings = ShardingSettings { number_of_shards: 1, ask_timeout: FOR_EVER, ..settings };
         let door = Arc::<Door>::default();
         let node = async |address: &str, role: &str| {
-            let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed) + 1).unwrap();
+            let uid = Uid::new(fresh_uid()).unwrap();
             let remoting = network.node(UniqueAddress::new(address.parse().unwrap(), uid), Arc::new(Registry::new()));
             let cluster_settings = ClusterSettings { roles: [role.to_owned()].into(), ..ClusterSettings::test() };
             let cluster = Cluster::start(cluster_settings, remoting.clone()).await.unwrap();

@@ -1,7 +1,6 @@
 //! Entities started by request, without a message: on this node, on another one, and through a proxy.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use greylag_persistence::Ctx;
 use greylag_sharding::{
     AskError, Entity, EntityInit, EntityKey, EntityType, Failure, Region, SendError, Sharding, ShardingSettings,
 };
+use greylag_testkit::uid::fresh_uid;
 use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Serialize};
 
@@ -100,8 +100,7 @@ async fn failed_starts_are_reported_to_the_asker() {
 
 /// A node of a cluster; only those with the role `host` host.
 async fn node(network: &MemoryNetwork, address: &str, role: &str, starts: &Starts) -> (Region<Command>, Sharding) {
-    static LAST_UID: AtomicU64 = AtomicU64::new(0);
-    let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed) + 1).unwrap();
+    let uid = Uid::new(fresh_uid()).unwrap();
     let remoting = network.node(UniqueAddress::new(address.parse().unwrap(), uid), Arc::new(Registry::new()));
     let settings = ClusterSettings { roles: [role.to_owned()].into(), ..ClusterSettings::test() };
     let cluster = Cluster::start(settings, remoting).await.unwrap();

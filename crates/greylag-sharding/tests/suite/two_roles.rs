@@ -1,7 +1,6 @@
 //! Sharding scenario 107: one type under two roles lives on one side only, and the other side reports that.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use greylag_cluster::{Cluster, ClusterSettings};
@@ -13,6 +12,7 @@ use greylag_sharding::{
     AskError, Entity, EntityKey, EntityType, Event, Failure, Region, RegionEvent, RegionEvents, SendError, Sharding,
     ShardingSettings,
 };
+use greylag_testkit::uid::fresh_uid;
 use greylag_transport::memory::MemoryNetwork;
 
 const CART: EntityKey<ReplyTo<String>> = EntityKey::new("Cart");
@@ -39,10 +39,9 @@ struct Node {
 
 impl Node {
     async fn start(network: &MemoryNetwork, address: &str, role: &'static str) -> Self {
-        static UIDS: AtomicU64 = AtomicU64::new(1);
         // Give each process another number, since replicators are registered per process, and the tests of this file
         // run in one.
-        let process = format!("{address}#{}", UIDS.fetch_add(1, Ordering::Relaxed));
+        let process = format!("{address}#{}", fresh_uid());
         let remoting = network.node(process.parse().unwrap(), Arc::new(Registry::new()));
         // Use no resolver for members that are cut off: the test is about two sides that meet again.
         let settings = ClusterSettings { roles: [role.to_owned()].into(), ..ClusterSettings::test() };

@@ -16,6 +16,7 @@ use greylag_sharding::{
     AskError, Directive, Entity, EntityKey, EntityRef, EntityType, Failure, Plain, Region, SendError, Sharding,
     ShardingSettings, Supervision,
 };
+use greylag_testkit::uid::fresh_uid;
 use greylag_transport::memory::MemoryNetwork;
 use serde::{Deserialize, Serialize};
 
@@ -130,11 +131,10 @@ impl Codec<Message> for Odd {
 
 /// Two nodes; the second hosts, the first sends.
 async fn pair(codec: &Odd) -> (Vec<Cluster>, Region<Message>, UniqueAddress) {
-    static LAST_UID: AtomicU64 = AtomicU64::new(0);
     let network = MemoryNetwork::new();
     let (mut clusters, mut regions) = (Vec::new(), Vec::new());
     for (address, role) in [("a:1", "web"), ("b:1", "echo")] {
-        let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed) + 1).unwrap();
+        let uid = Uid::new(fresh_uid()).unwrap();
         let remoting = network.node(UniqueAddress::new(address.parse().unwrap(), uid), Arc::new(Registry::new()));
         let settings = ClusterSettings { roles: [role.to_owned()].into(), ..ClusterSettings::test() };
         let cluster = Cluster::start(settings, remoting).await.unwrap();

@@ -102,11 +102,8 @@ impl Deaths {
         assert!(self.witnessed.len() <= WITNESSED_KEPT, "witnesses of strangers take bounded room");
         assert!(self.proofs.peers().all(|peer| state.is_member(peer)), "only members are dialled");
         let is_pending = |peer: &UniqueAddress| !state.is_member(peer);
-        let newest = self.witnessed.iter().rev().take(16);
-        assert!(
-            newest.cloned().all(|peer| is_pending(&peer)),
-            "the death of a member that was witnessed is recorded at once"
-        );
+        let mut newest = self.witnessed.iter().rev().take(16);
+        assert!(newest.all(is_pending), "the death of a member that was witnessed is recorded at once");
     }
 
     /// Takes the witnessed processes that are members by now, and forgets those that were removed meanwhile.

@@ -161,8 +161,8 @@ impl<B: EventSourced> EntityCore<B> {
         let (runs, writes) = (self.phases.is_running(), self.phases.is_writing());
         self.ownership.check_invariants(runs, runs || writes);
         assert!(
-            !runs || !self.mailbox.stop_is_due() || self.ownership.awaits_check(),
-            "a stop that is due is carried out"
+            !runs || !self.mailbox.stop_is_overlooked() || self.ownership.awaits_check(),
+            "a stop that is due is carried out in this turn or the next"
         );
         let claims = !self.settings.recovery.read_only;
         assert!(

@@ -210,6 +210,11 @@ impl<C: 'static> Mailbox<C> {
         self.stop_requested && self.stash.is_idle()
     }
 
+    /// Whether a stop is due, and no later turn will carry it out: for the checks of invariants.
+    pub(crate) fn stop_is_overlooked(&self) -> bool {
+        self.stop_is_due() && self.drain_at.is_none()
+    }
+
     /// Ends what the incarnation began; reply tokens inside are answered `error`. Commands from outside stay.
     pub(crate) fn end_incarnation(&mut self, error: EntityError) {
         self.drain_at = None;

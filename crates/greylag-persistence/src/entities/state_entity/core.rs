@@ -197,8 +197,11 @@ impl<B: DurableState> StateEntityCore<B> {
         self.fence.check_invariants(self.revision);
         let (runs, writes) = (self.phases.is_running(), self.phases.is_writing());
         self.ownership.check_invariants(runs, runs || writes);
-        let is_due = runs && self.mailbox.stop_is_due();
-        debug_assert!(!is_due || self.ownership.awaits_check(), "a stop that is due is carried out");
+        let is_overlooked = runs && self.mailbox.stop_is_overlooked();
+        debug_assert!(
+            !is_overlooked || self.ownership.awaits_check(),
+            "a stop that is due is carried out in this turn or the next"
+        );
         if let EntityPhase::Writing(write) = self.phases.phase() {
             debug_assert!(write.revision > self.revision, "a write continues the revisions");
         }

@@ -12,7 +12,7 @@ use super::messages::Turns;
 use super::passivating::{Passivating, Uses};
 use super::protocol::{Effect, Ended, Input, Notice, Overdue, SlotId, Weigh};
 use super::remembering::{Remembered, Remembering};
-use super::table::{AHEAD, EntityScan, Guess, IncarnationPhase, Item, StartDelay, Table};
+use super::table::{AHEAD, EntityScan, Guess, IncarnationPhase, Item, Slot, StartDelay, Table};
 use super::timers::{Due, STOP_WARN_AFTER, Timers, note_due};
 use crate::entity::Supervision;
 use crate::ids::EntityId;
@@ -136,7 +136,7 @@ impl<E, P: Weigh> Shard<E, P> {
     /// The messages in slots that wait for the store.
     fn waiting_for_store(&self) -> usize {
         let slots = (0..self.table.bound()).map(|at| self.table.get(at));
-        slots.filter(|slot| slot.phase == IncarnationPhase::Storing).map(|slot| slot.queue_len()).sum()
+        slots.filter(|slot| slot.phase == IncarnationPhase::Storing).map(Slot::queue_len).sum()
     }
 
     /// When a `Tick` next has work to do.

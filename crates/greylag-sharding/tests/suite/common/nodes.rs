@@ -1,7 +1,6 @@
 //! Nodes of a cluster in one process, over an in-process network or over sockets, and counters for them to host.
 
 use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -13,6 +12,7 @@ use greylag_sharding::fingerprint::StateStoreMode;
 use greylag_sharding::{
     ByEvents, Entity, EntityKey, EntityType, Event, Failure, Region, RegionEvents, Sharding, ShardingSettings,
 };
+use greylag_testkit::uid::fresh_uid;
 use greylag_transport::memory::MemoryNetwork;
 use greylag_transport::{GrpcTransport, TransportSettings};
 use serde::{Deserialize, Serialize};
@@ -107,8 +107,6 @@ pub(crate) struct Node {
 }
 
 /// Gives each node another incarnation, since replicators are registered per process by it.
-static LAST_UID: AtomicU64 = AtomicU64::new(0);
-
 /// The network of the nodes, and their settings.
 pub(crate) struct World {
     pub(crate) network: MemoryNetwork,
@@ -164,7 +162,7 @@ impl World {
             transport.open();
             return cluster.expect("it starts");
         }
-        let uid = Uid::new(LAST_UID.fetch_add(1, Ordering::Relaxed) + 1).expect("not zero");
+        let uid = Uid::new(fresh_uid()).expect("not zero");
         let address = UniqueAddress::new(address.parse().expect("an address"), uid);
         let remoting = self.network.node(address, Arc::new(Registry::new()));
         Cluster::start(settings, remoting).await.expect("it starts")
