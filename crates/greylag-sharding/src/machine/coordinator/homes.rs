@@ -2,6 +2,7 @@
 //!
 //! Source: sharding §2.7 to §2.12, §2.16.
 
+mod checked;
 mod decisions;
 mod drops;
 mod handoffs;
@@ -18,6 +19,7 @@ use std::time::Instant;
 
 use greylag_core::Generation;
 
+use self::checked::CHECKED;
 use self::decisions::Decisions;
 pub(super) use self::drops::Drops;
 use self::handoffs::HandOffs;
@@ -33,9 +35,6 @@ use crate::ids::{RegionId, ShardId};
 use crate::machine::membership::Members;
 use crate::machine::message::{Epoch, Home};
 use crate::settings::ShardingSettings;
-
-/// Limit of entries up to which debug builds check a collection after each input.
-const CHECKED: usize = 64;
 
 /// See the module's description.
 #[derive(Debug)]

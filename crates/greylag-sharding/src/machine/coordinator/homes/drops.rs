@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use greylag_core::Generation;
 
-use super::CHECKED;
+use super::checked::CHECKED;
 use crate::ids::{RegionId, ShardId};
 use crate::timetable::Timetable;
 

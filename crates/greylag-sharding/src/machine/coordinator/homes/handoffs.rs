@@ -16,7 +16,7 @@ use greylag_core::Generation;
 
 pub(in crate::machine::coordinator) use self::handoff::HandOffEffect;
 use self::handoff::{Due, HandOff, Step, Times};
-use super::CHECKED;
+use super::checked::CHECKED;
 use crate::ids::{RegionId, ShardId};
 use crate::machine::coordinator::protocol::{CoordinatorEvent, HandOffPhase, StoredHome};
 use crate::machine::message::{Attempt, Epoch};

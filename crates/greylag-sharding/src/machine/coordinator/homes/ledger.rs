@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use greylag_core::Generation;
 
-use super::CHECKED;
+use super::checked::CHECKED;
 use super::placement::Placement;
 use crate::allocation::ShardList;
 use crate::ids::{RegionId, ShardId};

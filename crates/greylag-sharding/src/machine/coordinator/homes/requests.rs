@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::CHECKED;
+use super::checked::CHECKED;
 use crate::ids::{RegionId, ShardId};
 
 /// Unusable answers of the strategy before a request is dropped.

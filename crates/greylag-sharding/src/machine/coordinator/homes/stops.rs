@@ -10,7 +10,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use super::CHECKED;
+use super::checked::CHECKED;
 use crate::ids::{RegionId, ShardId};
 use crate::timetable::Timetable;
 
